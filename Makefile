@@ -1,0 +1,65 @@
+# Needs Python 3.11 or newer, pip and make; everything else comes into .venv.
+#
+#   make serve PORT=9000               another port
+#   make serve CONFIG=my-config.yaml   another configuration
+#   make test ARGS="-k topic -x"       some of the tests
+#   make setup PYTHON=/path/to/python  a Python of your choice
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test lint format bench clean
+
+CONFIG ?= examples/config.yaml
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made-from-pyproject-and-constraints
+
+# HOST counts only when given to make: some shells export it as the name of the machine.
+SERVE_ENV := $(if $(filter command,$(origin HOST)),AVISOSERVER_APPLICATION__HOST=$(HOST)) \
+  $(if $(PORT),AVISOSERVER_APPLICATION__PORT=$(PORT))
+
+help: ## Say what can be made
+	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(STAMP) ## Make .venv with the pinned packages (nothing to do when it is up to date)
+
+$(STAMP): pyproject.toml constraints.txt
+	@set -eu; \
+	new_enough='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; \
+	if ! $(BIN)/python -c "$$new_enough" 2>/dev/null; then \
+	  for python in $(or $(PYTHON),python3.11 python3.12 python3.13 python3 python) none; do \
+	    if "$$python" -c "$$new_enough" 2>/dev/null; then break; fi; \
+	  done; \
+	  if [ "$$python" = none ]; then \
+	    echo "Python 3.11 or newer with venv and pip is missing: install it, or name one with 'make setup PYTHON=/path/to/python'." >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "Making $(VENV) with $$("$$python" -V)"; \
+	  "$$python" -m venv --clear $(VENV); \
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+serve: setup ## Run the server on http://127.0.0.1:8000 (HOST=, PORT= and CONFIG= change that)
+	$(strip $(SERVE_ENV) $(BIN)/aviso-server serve --config $(CONFIG))
+
+test: setup ## Run all tests (ARGS= goes to pytest)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+lint: setup ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Put the code into the one format and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Run the benchmarks (ARGS= goes to them)
+	$(BIN)/python -m bench $(ARGS)
+
+clean: ## Remove what was made, .venv included; data/ stays
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,33 @@
+"""The `aviso-server` command."""
+
+from __future__ import annotations
+
+import click
+
+from aviso_server.commands.check import check
+from aviso_server.commands.replay import replay
+from aviso_server.commands.schema import schema
+from aviso_server.commands.serve import serve
+from aviso_server.commands.version import version
+
+__all__ = ["main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def main() -> None:
+    """Publish notifications, watch them live and replay them later.
+
+    \b
+    Examples:
+      aviso-server serve --config examples/config.yaml
+      aviso-server check examples/config.yaml
+      aviso-server schema
+      aviso-server replay mars class=od
+
+    \b
+    Exit codes: 0 done, 1 a problem was found or the command failed, 2 wrong usage.
+    """
+
+
+for command in (serve, check, schema, replay, version):
+    main.add_command(command)

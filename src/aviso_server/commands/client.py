@@ -1,0 +1,66 @@
+"""Talking to a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import httpx
+
+from aviso_server.commands.output import fail
+
+__all__ = ["DEFAULT_URL", "connected", "refusal", "url_option"]
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+# History is read and filtered before anything is sent, so silence may be long.
+_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
+
+
+def _check_url(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits:
+        raise click.BadParameter(f"'{url}' is not an http or https URL such as {DEFAULT_URL}")
+    return url.rstrip("/")
+
+
+url_option = click.option(
+    "--url", metavar="URL", callback=_check_url, help=f"Address of a running server.  [default: {DEFAULT_URL}]"
+)
+
+
+@contextmanager
+def connected(url: str) -> Iterator[httpx.Client]:
+    """A client of the server at `url`; ends the command with a clear word if the server is away."""
+    proxies = urlsplit(url).hostname not in _LOOPBACK
+    try:
+        with httpx.Client(base_url=url, timeout=_TIMEOUT, trust_env=proxies) as client:
+            yield client
+    except httpx.ConnectError:
+        fail(f"no server answers at {url}; start one with 'aviso-server serve' or name another with --url")
+    except httpx.TimeoutException:
+        fail(f"the server at {url} did not answer in time")
+    except httpx.HTTPError as error:
+        fail(f"the connection to {url} broke: {str(error) or type(error).__name__}")
+
+
+def refusal(response: httpx.Response) -> str:
+    """Why the server refused, in its own words where it gave any."""
+    try:
+        body: Any = response.json()
+    except ValueError:
+        body = None
+    message = body.get("message") if isinstance(body, dict) else None
+    if not message:
+        return f"the server answered with status {response.status_code}"
+    details = body.get("details")
+    return f"{message} ({details})" if details and details != message else str(message)

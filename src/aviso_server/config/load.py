@@ -1,0 +1,75 @@
+"""From files and variables to settings, or to a list of everything that is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from aviso_server.config.ecpds import check_ecpds
+from aviso_server.config.event_types import read_event_types
+from aviso_server.config.keys import check_unknown
+from aviso_server.config.log_level import log_level
+from aviso_server.config.reading import read_struct
+from aviso_server.config.rule import Secret
+from aviso_server.config.rules import check_sections
+from aviso_server.config.settings import DERIVED, Deployment, Settings
+from aviso_server.config.sources import gather
+from aviso_server.config.tree import Findings
+from aviso_server.config.unavailable import check_available
+from aviso_server.errors import ConfigError, Problem
+
+__all__ = ["Inspection", "inspect", "load"]
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """What came of reading a configuration; usable if there are no problems."""
+
+    settings: Settings
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+
+
+def load(environ: Mapping[str, str], file: Path | None = None) -> Settings:
+    """The settings of a server; ConfigError with every problem if they cannot be used.
+
+    `file` stands for `AVISOSERVER_CONFIG_FILE`: only that file is read, and the environment on top of it.
+    """
+    found = inspect(environ, file)
+    if found.problems:
+        raise ConfigError(list(found.problems))
+    return found.settings
+
+
+def inspect(environ: Mapping[str, str], file: Path | None = None) -> Inspection:
+    """Settings, problems and warnings of a configuration; defaults stand in for what is broken."""
+    root, problems = gather(environ, file)
+    findings = Findings(root)
+    settings = read_struct(Settings, root, "", findings, DERIVED)
+    settings = read_event_types(root, settings, findings)
+    check_sections(settings, findings)
+    check_ecpds(root, settings, findings)
+    check_available(settings, findings)
+    warnings = check_unknown(root, findings)
+    settings = _with_variables(settings, environ)
+    return Inspection(settings, (*problems, *findings.problems), tuple(warnings))
+
+
+def _with_variables(settings: Settings, environ: Mapping[str, str]) -> Settings:
+    level, warning = log_level(environ, settings.logging.level)
+    backend = settings.notification_backend
+    token = environ.get("NATS_TOKEN")
+    if backend.jetstream.token is None and token:
+        jetstream = msgspec.structs.replace(backend.jetstream, token=Secret(token))
+        backend = msgspec.structs.replace(backend, jetstream=jetstream)
+    return msgspec.structs.replace(
+        settings,
+        notification_backend=backend,
+        log_level=level,
+        warnings=() if warning is None else (warning,),
+        deployment=Deployment(
+            namespace=environ.get("K8S_NAMESPACE_NAME") or None,
+            pod=environ.get("K8S_POD_NAME") or environ.get("HOSTNAME") or None,
+        ),
+    )

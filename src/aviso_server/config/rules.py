@@ -1,0 +1,103 @@
+"""Rules that hold between keys, section by section."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from aviso_server.config.settings import Application, Archive, Auth, Metrics, Otlp, Settings
+from aviso_server.config.tree import Findings
+from aviso_server.config.urls import base_url_problem, web_url_problem
+
+__all__ = ["check_names", "check_sections"]
+
+_SPARK = re.compile(r"local(\[([1-9][0-9]*|\*)\])?|yarn|(spark|sc)://[^\s/]+(/\S*)?", re.ASCII)
+
+
+def check_sections(settings: Settings, findings: Findings) -> None:
+    """Every rule that one key alone cannot show, except those of event types."""
+    _application(settings.application, findings)
+    _otlp(settings.logging.otlp, findings)
+    _auth(settings.auth, findings)
+    _metrics(settings.metrics, settings.application, findings)
+    _archive(settings.archive, findings)
+
+
+def check_names(roles: Mapping[str, tuple[str, ...]], key: str, findings: Findings) -> None:
+    """Realms and roles are there, are not blank and have no blanks around them."""
+    if not roles and not _below(key, findings):
+        findings.refuse(key, "names no realm", "at least one realm with at least one role")
+    for realm, names in roles.items():
+        if not realm.strip() or realm != realm.strip():
+            findings.refuse(f"{key}.{realm}", "the realm is blank or has blanks around it", "a clean realm name")
+        if not names and not _below(f"{key}.{realm}", findings):
+            findings.refuse(f"{key}.{realm}", "names no role", "at least one role")
+        for place, name in enumerate(names):
+            if not name.strip() or name != name.strip():
+                findings.refuse(f"{key}.{realm}[{place}]", "the role is blank or has blanks around it", "a clean name")
+
+
+def _below(key: str, findings: Findings) -> bool:
+    return any(problem.key.startswith(key) for problem in findings.problems)
+
+
+def _application(application: Application, findings: Findings) -> None:
+    reason = base_url_problem(application.base_url)
+    if reason is not None:
+        findings.refuse("application.base_url", reason, "an absolute URL such as https://aviso.example.org")
+    for name, url in msgspec.structs.asdict(application.homepage).items():
+        reason = web_url_problem(url)
+        if reason is not None:
+            key = f"application.homepage.{name}"
+            findings.refuse(key, reason, "an absolute http or https URL with a host and without credentials")
+
+
+def _otlp(otlp: Otlp, findings: Findings) -> None:
+    key = "logging.otlp.endpoint"
+    if otlp.endpoint is None or not otlp.endpoint.strip():
+        if otlp.enabled and not findings.broken(key):
+            findings.refuse(key, "must be set when logging.otlp.enabled is true", "host:port or an http(s) URL")
+        return
+    url = otlp.endpoint if "://" in otlp.endpoint else f"http://{otlp.endpoint}"
+    reason = web_url_problem(url)
+    if reason is not None:
+        findings.refuse(key, reason, "host:port or an http(s) URL")
+
+
+def _auth(auth: Auth, findings: Findings) -> None:
+    if not auth.enabled:
+        return
+    for name in ("auth_o_tron_url", "jwt_secret"):
+        key, text = f"auth.{name}", getattr(auth, name)
+        if name == "auth_o_tron_url" and auth.mode != "direct" and not text:
+            continue
+        if findings.broken(key):
+            continue
+        if not text.strip():
+            findings.refuse(key, f"must be set when auth is enabled in mode {auth.mode}", "text that is not blank")
+        elif text != text.strip():
+            findings.refuse(key, "must not begin or end with blanks", "text without blanks around it")
+    if not findings.broken("auth.admin_roles"):
+        check_names(auth.admin_roles, "auth.admin_roles", findings)
+    if auth.timeout_ms == 0:
+        findings.refuse("auth.timeout_ms", "0 is out of range", "a whole number, 1 or more")
+
+
+def _metrics(metrics: Metrics, application: Application, findings: Findings) -> None:
+    key, accepted = "metrics.port", "1 to 65535, other than application.port"
+    if not metrics.enabled or findings.broken(key):
+        return
+    if metrics.port is None:
+        findings.refuse(key, "must be set when metrics.enabled is true", accepted)
+    elif metrics.port == 0:
+        findings.refuse(key, "0 is out of range", accepted)
+    elif metrics.port == application.port and not findings.broken("application.port"):
+        findings.refuse(key, f"{metrics.port} is application.port already", accepted)
+
+
+def _archive(archive: Archive, findings: Findings) -> None:
+    if not _SPARK.fullmatch(archive.spark):
+        accepted = "local, local[N], local[*], yarn, spark://host:port or sc://host:port"
+        findings.refuse("archive.spark", f"'{archive.spark}' is not a Spark master", accepted)

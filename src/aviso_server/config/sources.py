@@ -1,0 +1,50 @@
+"""Which files and variables make up the configuration, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from aviso_server.config.environment import CONFIG_FILE, is_unicode, read_environment
+from aviso_server.config.tree import Node
+from aviso_server.config.yaml_file import read_yaml
+from aviso_server.errors import Problem
+
+__all__ = ["gather"]
+
+
+def gather(environ: Mapping[str, str], file: Path | None) -> tuple[Node, list[Problem]]:
+    """The merged tree of all sources, the environment on top, and what is wrong with their form."""
+    files, problems = _files(environ, file)
+    root = Node({}, "")
+    for path in files:
+        tree, found = read_yaml(path)
+        root = tree.over(root)
+        problems += found
+    variables, found = read_environment(environ)
+    return variables.over(root), problems + found
+
+
+def _files(environ: Mapping[str, str], file: Path | None) -> tuple[list[Path], list[Problem]]:
+    if file is not None:
+        return _only(file, "--config")
+    named = environ.get(CONFIG_FILE)
+    if named is None:
+        return [path for path in _usual(environ) if path.is_file()], []
+    if not is_unicode(named):
+        return [], [Problem(CONFIG_FILE, "the path is not Unicode text", "the path of a YAML file", CONFIG_FILE)]
+    if not named.strip():
+        return [], [Problem(CONFIG_FILE, "the path is blank", "the path of a YAML file, or unset", CONFIG_FILE)]
+    return _only(Path(named), CONFIG_FILE)
+
+
+def _only(path: Path, source: str) -> tuple[list[Path], list[Problem]]:
+    if path.is_file():
+        return [path], []
+    return [], [Problem(source, f"'{path}' is not a file", "the path of a YAML file", source)]
+
+
+def _usual(environ: Mapping[str, str]) -> list[Path]:
+    usual = [Path("configuration/config.yaml"), Path("/etc/aviso_server/config.yaml")]
+    home = environ.get("HOME")
+    return [*usual, Path(home) / ".aviso_server" / "config.yaml"] if home else usual

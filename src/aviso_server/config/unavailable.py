@@ -1,0 +1,50 @@
+"""Features whose keys are read and checked, but which this version cannot switch on.
+
+Making a feature available means deleting its line in `FEATURES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from aviso_server.config.settings import Settings
+from aviso_server.config.tree import Findings
+
+__all__ = ["FEATURES", "check_available"]
+
+Keys = Callable[[Settings], Iterator[str]]
+
+
+def _when(key: str, is_on: Callable[[Settings], bool]) -> Keys:
+    def keys(settings: Settings) -> Iterator[str]:
+        if is_on(settings):
+            yield key
+
+    return keys
+
+
+def _plugin(name: str) -> Keys:
+    def keys(settings: Settings) -> Iterator[str]:
+        for event_type, auth in settings.stream_auth.items():
+            if name in auth.plugins:
+                yield f"notification_schema.{event_type}.auth.plugins"
+
+    return keys
+
+
+FEATURES: dict[str, Keys] = {
+    "authentication": _when("auth.enabled", lambda settings: settings.auth.enabled),
+    "the metrics endpoint": _when("metrics.enabled", lambda settings: settings.metrics.enabled),
+    "the jetstream backend": _when("notification_backend.kind", lambda s: s.notification_backend.kind == "jetstream"),
+    "the ecpds plugin": _plugin("ecpds"),
+    "OTLP log export": _when("logging.otlp.enabled", lambda settings: settings.logging.otlp.enabled),
+    "the archive": _when("archive.enabled", lambda settings: settings.archive.enabled),
+}
+"""Each feature with the keys that ask for it."""
+
+
+def check_available(settings: Settings, findings: Findings) -> None:
+    """Refuse every key that asks for a feature this version does not have."""
+    for feature, keys in FEATURES.items():
+        for key in keys(settings):
+            findings.refuse(key, f"{feature} is not available in this version", "leave it off")

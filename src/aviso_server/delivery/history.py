@@ -1,0 +1,85 @@
+"""The past of a stream as one read, filtered and rendered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import msgspec
+
+from aviso_server.log.base import Log
+from aviso_server.model.cloudevent import Renderer
+from aviso_server.model.filter import Filter
+from aviso_server.model.geometry import Polygon
+from aviso_server.model.notification import Notification
+from aviso_server.model.span import Span
+
+__all__ = ["History", "Piece"]
+
+_LAST_TIME = 2**63 - 1
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of history, ready to be sent."""
+
+    data: bytes
+    count: int  # notifications in it
+    next: int  # the sequence to go on from
+    more: bool = False  # there was at least one more than there was room for
+
+
+class History:
+    """Reads what a stream holds, piece by piece, as fast as the reader takes it."""
+
+    def __init__(self, log: Log, executor: Executor) -> None:
+        self._log = log
+        self._executor = executor
+
+    async def start_of(self, stream: str, span: Span) -> int:
+        """The first sequence that a span means."""
+        if span.from_time is not None:
+            return await self._log.first_since(stream, min(span.from_time, _LAST_TIME))
+        return max(span.from_sequence or 0, 1)
+
+    async def end_of(self, stream: str, span: Span, last: int) -> int:
+        """The last sequence that a span means in a stream that ends at `last`."""
+        if span.to_time is not None:
+            return min(await self._log.last_until(stream, min(span.to_time, _LAST_TIME)), last)
+        return last if span.to_sequence is None else min(span.to_sequence, last)
+
+    async def piece(
+        self,
+        wanted: Filter,
+        renderer: Renderer,
+        name: bytes,
+        start: int,
+        end: int,
+        batch: int,
+        room: int | None = None,
+    ) -> Piece:
+        """The matching ones out of the next `batch` notifications from `start` on, at most `room` of them."""
+        box = wanted.area.box if isinstance(wanted.area, Polygon) else None
+        found = await self._log.read(wanted.stream, start, end, batch, box)
+        if not found.notifications:
+            return Piece(b"", 0, found.next)
+        loop = asyncio.get_running_loop()
+        data, count, more = await loop.run_in_executor(
+            self._executor, select_and_render, found.notifications, wanted, renderer, name, room
+        )
+        return Piece(data, count, found.next, more)
+
+    async def lost(self, stream: str, position: int) -> bool:
+        """True if retention has removed something at or after the position, so that a reader there missed it."""
+        return (await self._log.state(stream)).trimmed >= position
+
+
+def select_and_render(
+    notifications: Sequence[Notification], wanted: Filter, renderer: Renderer, name: bytes, room: int | None
+) -> tuple[bytes, int, bool]:
+    """The frames of those that match, how many, and whether there were more than there was room for."""
+    matching = notifications if wanted.is_open else [each for each in notifications if wanted.matches(each)]
+    more = room is not None and len(matching) > room
+    if more:
+        matching = matching[:room]
+    return renderer.frames(name, matching), len(matching), more

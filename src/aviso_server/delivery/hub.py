@@ -1,0 +1,197 @@
+"""All open streams of this process: who is live, who is reading history, and when they are due."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from aviso_server.delivery.frames import Reason
+from aviso_server.delivery.history import History, Piece
+from aviso_server.delivery.outlet import Outlet
+from aviso_server.delivery.replay import Replay
+from aviso_server.delivery.tail import Tail
+from aviso_server.delivery.watcher import Watcher
+from aviso_server.delivery.wheel import Wheel
+from aviso_server.log.base import Log
+from aviso_server.model.cloudevent import Renderer
+from aviso_server.model.filter import Filter
+
+__all__ = ["Hub", "Pace"]
+
+_FIRST_BATCH = 100  # small, so that the first notification is out soon
+_LARGEST_BATCH = 4096
+_READERS = 4
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How streams run."""
+
+    heartbeat_interval: float = 10.0  # seconds
+    max_duration: float = 3600.0  # seconds
+    batch_size: int = 100  # what `replay_started` reports; the real batches only with a delay between them
+    batch_delay: float = 0.0  # seconds
+    buffer_bytes: int = 1024 * 1024  # what may wait for one client before it is caught up from the log
+
+
+class Hub:
+    """Opens streams and closes them, gives everyone their heartbeat, and keeps one tail per stream."""
+
+    def __init__(self, log: Log, base_url: str, pace: Pace, clock: Callable[[], int] = time.time_ns) -> None:
+        self.log = log
+        self.pace = pace
+        self.clock = clock
+        self.open_streams: set[Watcher | Replay] = set()
+        self.notifications_sent: dict[str, int] = {}
+        self.stream_errors: dict[str, int] = {}
+        self._base_url = base_url
+        self._executor = ThreadPoolExecutor(_READERS, thread_name_prefix="render")
+        self.history = History(log, self._executor)
+        self._tails: dict[str, Tail] = {}
+        self._opening: dict[str, asyncio.Task[Tail]] = {}
+        self._renderers: dict[str, Renderer] = {}
+        self._wheel = Wheel()
+        self._turning: asyncio.Task[None] | None = None
+        self._leaving: Reason | None = None
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What may wait for one client before it is caught up from the log."""
+        return self.pace.buffer_bytes
+
+    def start(self) -> None:
+        """Set the clock going."""
+        self._turning = asyncio.create_task(self._wheel.turn(), name="heartbeats")
+
+    def close_streams(self, reason: Reason = "server_shutdown") -> None:
+        """End every open stream in order, and each that opens from now on."""
+        self._leaving = reason
+        for stream in list(self.open_streams):
+            stream.close(reason)
+
+    async def stop(self) -> None:
+        """Let go of everything."""
+        for stream in list(self.open_streams):
+            self.release(stream)
+        if self._turning is not None:
+            self._turning.cancel()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def watcher(self, wanted: Filter, outlet: Outlet, request_id: str) -> Watcher:
+        """A watcher whose position lies behind everything that is stored now; LogError if it cannot be live."""
+        tail = await self._tail(wanted)
+        tail.watchers += 1
+        try:
+            last = (await self.log.state(wanted.stream)).last
+        except BaseException:
+            self._release_tail(tail)
+            raise
+        watcher = Watcher(self, tail, wanted, outlet, request_id, last + 1)
+        self.open_streams.add(watcher)
+        return watcher
+
+    def begin(self, watcher: Watcher) -> None:
+        """The opening frame is out: count the duration and the heartbeats from now on."""
+        now = asyncio.get_running_loop().time()
+        watcher.next_heartbeat = now + self.pace.heartbeat_interval
+        watcher.deadline = now + self.pace.max_duration
+        self._wheel.add(watcher, min(watcher.next_heartbeat, watcher.deadline))
+        if self._leaving is not None:
+            watcher.close(self._leaving)
+
+    def replay(self, wanted: Filter, outlet: Outlet, request_id: str) -> Replay:
+        """A stream that ends with history."""
+        replay = Replay(self, wanted, outlet, request_id)
+        self.open_streams.add(replay)
+        if self._leaving is not None:
+            replay.close(self._leaving)
+        return replay
+
+    def release(self, stream: Watcher | Replay) -> None:
+        """The stream is over."""
+        if stream not in self.open_streams:
+            return
+        self.open_streams.remove(stream)
+        stream.abandon()
+        if isinstance(stream, Watcher):
+            self._wheel.discard(stream)
+            self._release_tail(stream.tail)
+
+    async def pieces(
+        self, wanted: Filter, name: bytes, start: int, end: int, cap: int | None = None
+    ) -> AsyncIterator[Piece]:
+        """History from `start` to `end`, at most `cap` notifications of it."""
+        batch, room = self._batch(_FIRST_BATCH), cap
+        renderer = self.renderer(wanted.event_type)
+        while start <= end:
+            piece = await self.history.piece(wanted, renderer, name, start, end, batch, room)
+            self.delivered(wanted.event_type, piece.count)
+            yield piece
+            if piece.more:
+                return
+            start = piece.next
+            batch = self._batch(min(batch * 4, _LARGEST_BATCH))
+            room = None if room is None else room - piece.count
+            if self.pace.batch_delay and start <= end:
+                await asyncio.sleep(self.pace.batch_delay)
+
+    async def next_piece(self, wanted: Filter, name: bytes, start: int) -> Piece:
+        """What a watcher who fell behind gets next."""
+        last = (await self.log.state(wanted.stream)).last
+        piece = await self.history.piece(
+            wanted, self.renderer(wanted.event_type), name, start, last, self._batch(_LARGEST_BATCH)
+        )
+        self.delivered(wanted.event_type, piece.count)
+        return piece
+
+    def renderer(self, event_type: str) -> Renderer:
+        """The renderer of an event type; made once."""
+        found = self._renderers.get(event_type)
+        if found is None:
+            found = self._renderers[event_type] = Renderer(event_type, self._base_url)
+        return found
+
+    def delivered(self, event_type: str, count: int) -> None:
+        """Count notifications on their way to a client."""
+        self.notifications_sent[event_type] = self.notifications_sent.get(event_type, 0) + count
+
+    def failed(self, event_type: str) -> None:
+        """Count a stream that ended with an error."""
+        self.stream_errors[event_type] = self.stream_errors.get(event_type, 0) + 1
+
+    def _batch(self, size: int) -> int:
+        return self.pace.batch_size if self.pace.batch_delay else size
+
+    async def _tail(self, wanted: Filter) -> Tail:
+        # once opened, the tail may have been closed again before we get our turn
+        while (tail := self._tails.get(wanted.stream)) is None:
+            opening = self._opening.get(wanted.stream)
+            if opening is None:
+                opening = self._opening[wanted.stream] = asyncio.create_task(self._open_tail(wanted))
+            await asyncio.shield(opening)
+        return tail
+
+    async def _open_tail(self, wanted: Filter) -> Tail:
+        try:
+            tail = Tail(
+                wanted.stream,
+                self.renderer(wanted.event_type),
+                wanted.positional,
+                self.log,
+                self._executor,
+                self.pace.buffer_bytes,
+            )
+            await tail.open()
+            self._tails[wanted.stream] = tail
+            return tail
+        finally:
+            del self._opening[wanted.stream]
+
+    def _release_tail(self, tail: Tail) -> None:
+        tail.watchers -= 1
+        if tail.watchers <= 0 and self._tails.get(tail.stream) is tail:
+            del self._tails[tail.stream]
+            tail.close()

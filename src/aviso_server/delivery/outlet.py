@@ -1,0 +1,51 @@
+"""The way to one client."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any
+
+__all__ = ["Outlet", "Send"]
+
+Send = Callable[[Any], Coroutine[Any, Any, None]]
+"""The send callable of an ASGI server."""
+
+
+class Outlet:
+    """Writes to one client, without a task and without waiting as long as the client keeps up."""
+
+    __slots__ = ("_send",)
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def write(self, chunk: bytes, last: bool = False) -> Awaitable[None] | None:
+        """Hand over a chunk; None if it is on its way, else what to wait for before the next write."""
+        sending = self._send({"type": "http.response.body", "body": chunk, "more_body": not last})
+        try:
+            waiting_for = sending.send(None)
+        except StopIteration:
+            return None
+        return _Suspended(sending, waiting_for)
+
+    async def deliver(self, chunk: bytes, last: bool = False) -> None:
+        """Hand over a chunk and wait until the client has room for another."""
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": not last})
+
+
+class _Suspended:
+    """A coroutine that was started outside of any task, to be finished inside of one."""
+
+    __slots__ = ("_coroutine", "_waiting_for")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waiting_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waiting_for = waiting_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        try:
+            yield self._waiting_for
+        except BaseException as error:
+            self._coroutine.throw(error)
+            raise
+        yield from self._coroutine.__await__()

@@ -1,0 +1,199 @@
+"""The live end of one stream: from the log's newest notifications to the watchers who want them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from aviso_server.delivery.index import FilterIndex
+from aviso_server.log.base import Log
+from aviso_server.model.cloudevent import LIVE, Renderer
+from aviso_server.model.filter import Filter, View
+from aviso_server.model.geometry import Polygon, cost
+from aviso_server.model.notification import Notification
+
+if TYPE_CHECKING:
+    from aviso_server.delivery.watcher import Watcher
+
+__all__ = ["Channel", "Frames", "Tail"]
+
+logger = logging.getLogger(__name__)
+
+_RECENT_COUNT = 4096
+_RECENT_BYTES = 8 * 1024 * 1024
+_WRITES_PER_TURN = 256  # then other requests get their turn
+_COSTLY = 200_000  # edge pairs; more than that are compared outside of the event loop
+
+Frames = Sequence[tuple[int, bytes]]
+"""Rendered notifications with their sequences, ascending."""
+
+
+class Channel:
+    """The watchers who want exactly the same: found once, rendered once, written many times."""
+
+    __slots__ = ("frames", "members", "wanted")
+
+    def __init__(self, wanted: Filter) -> None:
+        self.wanted = wanted
+        self.members: set[Watcher] = set()
+        self.frames: list[tuple[int, bytes]] = []
+
+    def take(self) -> tuple[list[Watcher], Frames]:
+        """What is to be written now, and to whom."""
+        frames, self.frames = self.frames, []
+        return list(self.members), frames
+
+
+class Tail:
+    """Follows one stream for all its watchers of this process."""
+
+    def __init__(
+        self, stream: str, renderer: Renderer, positional: bool, log: Log, executor: Executor, backlog_limit: int
+    ) -> None:
+        self.stream = stream
+        self.watchers = 0  # how many hold on to this tail, joined or catching up
+        self._renderer = renderer
+        self._positional = positional
+        self._log = log
+        self._executor = executor
+        self._backlog_limit = backlog_limit // 2
+        self._index: FilterIndex[Channel] = FilterIndex()
+        self._channels: dict[Filter, Channel] = {}
+        self._queue: list[Notification] = []
+        self._arrived = asyncio.Event()
+        self._recent: deque[Notification] = deque()
+        self._recent_bytes = 0
+        self._known_from = 0  # from here on everything was seen and is in `_recent` or to come
+        self._taken = 0  # up to here everything was seen and handed on
+
+    async def open(self) -> None:
+        """Begin to follow; from now on no notification is missed."""
+        self._subscription = self._log.follow(self.stream, self._feed)
+        try:
+            last = (await self._log.state(self.stream)).last
+        except BaseException:
+            self._subscription.cancel()
+            raise
+        self._known_from = min([last + 1, *[each.sequence for each in self._queue[:1]]])
+        self._taken = self._known_from - 1
+        self._sweeper = asyncio.create_task(self._sweep(), name=f"tail of {self.stream}")
+
+    def close(self) -> None:
+        """Stop following."""
+        self._subscription.cancel()
+        self._sweeper.cancel()
+
+    @property
+    def index_size(self) -> int:
+        """How many different filters are live."""
+        return len(self._index)
+
+    def join(self, watcher: Watcher) -> bool:
+        """Make the watcher live from its position on; False if that is further back than what is remembered.
+
+        If more is remembered than a backlog may hold, it gets a part of it and has to ask again.
+        """
+        if watcher.position < self._known_from:
+            return False
+        frames: list[tuple[int, bytes]] = []
+        size = 0
+        for each in self._recent:
+            if each.sequence < watcher.position or not watcher.wanted.matches(each):
+                continue
+            frame = self._renderer.frame(LIVE, each)
+            frames.append((each.sequence, frame))
+            size += len(frame)
+            if size > self._backlog_limit:
+                watcher.remember(frames, each.sequence + 1, live=False)
+                return True
+        channel = self._channels.get(watcher.wanted)
+        if channel is None:
+            channel = self._channels[watcher.wanted] = Channel(watcher.wanted)
+            self._index.add(channel)
+        channel.members.add(watcher)
+        watcher.remember(frames, max(watcher.position, self._taken + 1), live=True)
+        return True
+
+    def leave(self, watcher: Watcher) -> None:
+        """The watcher is no longer live."""
+        channel = self._channels.get(watcher.wanted)
+        if channel is None:
+            return
+        channel.members.discard(watcher)
+        if not channel.members:
+            del self._channels[watcher.wanted]
+            self._index.discard(channel)
+
+    def _feed(self, notifications: Sequence[Notification]) -> None:
+        self._queue.extend(notifications)
+        self._arrived.set()
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            try:
+                await self._pass_on(self._take())
+            except Exception:
+                logger.exception("delivery failed", extra={"event": "stream.live.failed", "stream": self.stream})
+                for channel in list(self._channels.values()):
+                    for watcher in list(channel.members):
+                        watcher.close("end_of_stream")
+
+    def _take(self) -> Sequence[Notification]:
+        """The newly arrived ones; from this moment newcomers find them among the recent ones."""
+        batch, self._queue = self._queue, []
+        batch = [each for each in batch if each.sequence > self._taken]
+        if not batch:
+            return batch
+        self._taken = batch[-1].sequence
+        for each in batch:
+            self._recent.append(each)
+            self._recent_bytes += len(each.payload) + len(each.identifier)
+        while len(self._recent) > _RECENT_COUNT or self._recent_bytes > _RECENT_BYTES:
+            oldest = self._recent.popleft()
+            self._recent_bytes -= len(oldest.payload) + len(oldest.identifier)
+            self._known_from = oldest.sequence + 1
+        return batch
+
+    async def _pass_on(self, batch: Sequence[Notification]) -> None:
+        touched: dict[Channel, None] = {}
+        for each in batch:
+            if not self._channels:
+                break
+            view = View(each, self._positional)
+            sure, doubtful = self._index.candidates(view)
+            if doubtful and _costly(view, doubtful):
+                loop = asyncio.get_running_loop()
+                sure += await loop.run_in_executor(self._executor, _passing, view, doubtful)
+            elif doubtful:
+                sure += _passing(view, doubtful)
+            if sure:
+                frame = self._renderer.frame(LIVE, each)
+                for channel in sure:
+                    channel.frames.append((each.sequence, frame))
+                    touched[channel] = None
+        written = 0
+        for members, frames in [channel.take() for channel in touched]:
+            chunk = b"".join([frame for _, frame in frames])
+            for watcher in members:
+                watcher.offer(frames, chunk)
+                written += 1
+                if written % _WRITES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+
+
+def _passing(view: View, doubtful: list[Channel]) -> list[Channel]:
+    return [channel for channel in doubtful if channel.wanted.passes(view)]
+
+
+def _costly(view: View, doubtful: list[Channel]) -> bool:
+    shape = view.shape if any(channel.wanted.area is not None for channel in doubtful) else None
+    if shape is None:
+        return False
+    areas = (channel.wanted.area for channel in doubtful)
+    return sum(cost(shape, area) for area in areas if isinstance(area, Polygon)) > _COSTLY

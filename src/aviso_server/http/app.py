@@ -1,0 +1,132 @@
+"""The application: which route answers which request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+from aviso_server.delivery.outlet import Send
+from aviso_server.http import admin, pages, schema
+from aviso_server.http.answers import Refusal, empty, json_answer, text_answer
+from aviso_server.http.body import Receive
+from aviso_server.http.notify import notify
+from aviso_server.http.openapi import document
+from aviso_server.http.service import Service
+from aviso_server.http.streams import replay, watch
+
+__all__ = ["App"]
+
+logger = logging.getLogger(__name__)
+
+WithBody = Callable[[Service, Any, Receive, Send, str], Awaitable[None]]
+Plain = Callable[[Service, Send, str], Awaitable[None]]
+OfName = Callable[[Service, Send, str, str], Awaitable[None]]
+OfPath = Callable[[Service, Send, str, bytes], Awaitable[None]]
+
+
+async def health(service: Service, send: Send, request_id: str) -> None:
+    """The process is alive."""
+    await json_answer(send, 200, {"status": "ok"}, request_id)
+
+
+async def ready(service: Service, send: Send, request_id: str) -> None:
+    """The log can be reached."""
+    if service.log.connected:
+        await json_answer(send, 200, {"status": "ready", "backend_connected": True}, request_id)
+    else:
+        await json_answer(send, 503, {"status": "not_ready", "backend_connected": False}, request_id)
+
+
+async def openapi(service: Service, send: Send, request_id: str) -> None:
+    """The OpenAPI document of this server."""
+    await json_answer(send, 200, document(service.catalogue), request_id)
+
+
+_WITH_BODY: dict[tuple[str, str], WithBody] = {
+    ("POST", "/api/v1/notification"): notify,
+    ("POST", "/api/v1/watch"): watch,
+    ("POST", "/api/v1/replay"): replay,
+    ("DELETE", "/api/v1/admin/wipe/stream"): admin.wipe_stream,
+}
+_PLAIN: dict[tuple[str, str], Plain] = {
+    ("GET", "/"): pages.home,
+    ("GET", "/health"): health,
+    ("GET", "/ready"): ready,
+    ("GET", "/api-docs/openapi.json"): openapi,
+    ("GET", "/api/v1/schema"): schema.all_schemas,
+    ("DELETE", "/api/v1/admin/wipe/all"): admin.wipe_all,
+}
+_OF_NAME: dict[tuple[str, bytes], OfName] = {
+    ("GET", b"/api/v1/schema/"): schema.one_schema,
+    ("DELETE", b"/api/v1/admin/notification/"): admin.delete_notification,
+}
+_OF_PATH: dict[tuple[str, bytes], OfPath] = {
+    ("GET", b"/swagger-ui/"): pages.api_page,
+    ("GET", b"/static/"): pages.static_file,
+}
+
+
+class App:
+    """The ASGI application of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._max_connections = service.settings.limits.max_connections
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request_id = str(uuid4())
+        try:
+            if self._service.connections() > self._max_connections:
+                raise _too_many(self._max_connections)
+            await self._route(scope, receive, send, request_id)
+        except Refusal as refusal:
+            await _refuse(send, refusal, request_id)
+        except ConnectionError:
+            pass  # the client has left
+        except Exception:
+            logger.exception(
+                "request failed", extra={"event": "api.request.processing.failed", "request_id": request_id}
+            )
+            internal = Refusal.error(500, "INTERNAL_ERROR", "internal_error", "The server could not handle the request")
+            await _refuse(send, internal, request_id)
+
+    async def _route(self, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
+        key = (scope["method"], scope["path"])
+        with_body = _WITH_BODY.get(key)
+        if with_body is not None:
+            return await with_body(self._service, scope, receive, send, request_id)
+        plain = _PLAIN.get(key)
+        if plain is not None:
+            return await plain(self._service, send, request_id)
+        method, path = scope["method"], scope["raw_path"]
+        for (verb, prefix), of_name in _OF_NAME.items():
+            rest = path.removeprefix(prefix)
+            if method == verb and rest != path and rest and b"/" not in rest:
+                return await of_name(self._service, send, request_id, unquote(rest.decode("latin-1")))
+        for (verb, prefix), of_path in _OF_PATH.items():
+            if method == verb and path.startswith(prefix):
+                return await of_path(self._service, send, request_id, path.removeprefix(prefix))
+        await empty(send, 404, request_id)
+
+
+def _too_many(limit: int) -> Refusal:
+    refusal = Refusal.error(
+        503,
+        "SERVICE_UNAVAILABLE",
+        "service_unavailable",
+        f"The server has reached its limit of {limit} connections; try again later",
+    )
+    refusal.headers = [(b"retry-after", b"5"), (b"connection", b"close")]
+    return refusal
+
+
+async def _refuse(send: Send, refusal: Refusal, request_id: str) -> None:
+    if isinstance(refusal.members, str):
+        return await text_answer(send, refusal.status, refusal.members, request_id, refusal.headers)
+    members = dict(sorted({**refusal.members, "request_id": request_id}.items()))
+    await json_answer(send, refusal.status, members, request_id, refusal.headers)

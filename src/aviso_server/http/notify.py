@@ -1,0 +1,63 @@
+"""POST /api/v1/notification: publish."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from aviso_server.delivery.outlet import Send
+from aviso_server.errors import InvalidRequest, LogError, RequestError
+from aviso_server.http.answers import ENDPOINTS, Refusal, refusal_of, respond
+from aviso_server.http.body import Receive, read_body
+from aviso_server.http.requests import parse_request
+from aviso_server.http.service import Service
+from aviso_server.model.notification import Notification
+from aviso_server.model.timestamp import SECOND, seconds_text
+
+__all__ = ["notify"]
+
+logger = logging.getLogger(__name__)
+
+_ENDPOINT = ENDPOINTS["notification"]
+_JSON = (b"content-type", b"application/json")
+
+
+async def notify(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
+    """Store one notification and answer when it is safe."""
+    body = await read_body(scope, receive, service.settings.limits.max_body_bytes)
+    try:
+        stored = await _store(service, body)
+    except RequestError as error:
+        raise refusal_of(error, _ENDPOINT) from None
+    except LogError as error:
+        logger.error(
+            "notification could not be stored: %s",
+            error,
+            extra={"event": "api.request.processing.failed", "request_id": request_id},
+        )
+        raise Refusal.error(
+            500,
+            "NOTIFICATION_STORAGE_FAILED",
+            "Notification Storage Failed",
+            "The notification could not be stored",
+            details=str(error),
+        ) from None
+    logger.debug(
+        "notification processed",
+        extra={"event": "api.notification.processed", "request_id": request_id, "topic": stored.topic},
+    )
+    answer = b'{"status":"success","request_id":"%b","processed_at":"%b"}' % (
+        request_id.encode(),
+        seconds_text(service.clock() // SECOND).encode(),
+    )
+    await respond(send, 200, _JSON, answer, request_id, [])
+
+
+async def _store(service: Service, body: bytes) -> Notification:
+    request = parse_request(body)
+    event_type = service.catalogue.find(request.event_type)
+    if "point" in request.identifier:
+        raise InvalidRequest("identifier.point is only supported for watch and replay, not for notify", field="point")
+    if request.to_id is not None or request.to_date is not None:
+        raise InvalidRequest("to_id and to_date are only supported for the replay endpoint, not /notification")
+    return await service.log.append(event_type.check(request.identifier, request.payload))

@@ -1,0 +1,171 @@
+"""The process: socket, log, application, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from aviso_server import __version__, logs
+from aviso_server.config.settings import Settings
+from aviso_server.errors import LogError
+from aviso_server.http.app import App
+from aviso_server.http.service import Service
+from aviso_server.log.base import Log
+from aviso_server.log.memory import MemoryLog
+from aviso_server.log.sqlite import SqliteLog
+
+__all__ = ["make_log", "run"]
+
+logger = logging.getLogger(__name__)
+
+_KEEP_ALIVE = 120  # seconds; the published client keeps idle connections for 90
+_GRACE = 30  # seconds for requests in flight at shutdown
+_BACKLOG = 4096
+_SWITCH_INTERVAL = 0.001  # seconds: how long a reading thread may keep the event loop waiting
+
+
+def make_log(settings: Settings) -> Log:
+    """The log that the settings ask for, not opened yet."""
+    backend = settings.notification_backend
+    if backend.kind == "in_memory":
+        return MemoryLog(backend.in_memory.max_history_per_topic, backend.in_memory.max_topics)
+    return SqliteLog(backend.sqlite.path, settings.policies)
+
+
+def run(settings: Settings, ready_file: Path | None = None) -> int:
+    """Serve until told to stop; the exit code of the process."""
+    logs.configure(settings.log_level, settings.deployment)
+    _raise_file_limit()
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    host, port = settings.application.host, settings.application.port
+    try:
+        listening = _bind(host, port)
+    except OSError as error:
+        return _failed("startup.server.failed", f"cannot listen on {host}:{port}: {error}")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings, listening, ready_file))
+
+
+async def _serve(settings: Settings, listening: socket.socket, ready_file: Path | None) -> int:
+    log = make_log(settings)
+    try:
+        await log.open()
+    except LogError as error:
+        listening.close()
+        return _failed("startup.backend.failed", str(error))
+    service = Service(settings, log)
+    server = _Server(service, listening, ready_file)
+    try:
+        service.hub.start()
+        gc.freeze()  # what lives as long as the process need not be looked at again
+        await server.serve(sockets=[listening])
+    finally:
+        await service.hub.stop()
+        await log.close()
+    logger.info("server stopped", extra={"event": "startup.server.stopped"})
+    return 0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, told what to do with open streams when it has to leave."""
+
+    def __init__(self, service: Service, listening: socket.socket, ready_file: Path | None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                App(service),
+                http="httptools",
+                loop="none",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE,
+                timeout_graceful_shutdown=_GRACE,
+                backlog=_BACKLOG,
+            )
+        )
+        self._service = service
+        self._listening = listening
+        self._ready_file = ready_file
+        self._loop = asyncio.get_running_loop()
+        service.connections = lambda: len(self.server_state.connections)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        host, port = self._listening.getsockname()[:2]
+        logger.info(
+            f"aviso-server {__version__} listens on http://{host}:{port}",
+            extra={"event": "startup.server.started", "backend": self._service.log.kind},
+        )
+        if self._ready_file is not None:
+            _write_ready_file(self._ready_file, host, port)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave in order on SIGTERM and SIGINT; unlike uvicorn, an ordinary stop is not reported as death by signal."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Say goodbye to every stream, then let the requests in flight finish; a second SIGINT does not wait."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+        self._loop.call_soon_threadsafe(self._leave, signal.Signals(sig).name)
+
+    def _leave(self, name: str) -> None:
+        logger.info("shutting down", extra={"event": f"startup.signal.{name.lower()}.received"})
+        self._service.hub.close_streams("server_shutdown")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # accepted sockets inherit it: a peer that vanished is noticed even when nothing is sent
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listening.bind(address)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _write_ready_file(path: Path, host: str, port: int) -> None:
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}))
+    draft.rename(path)
+
+
+def _raise_file_limit() -> None:
+    """Use all file descriptors that the system allows: every watcher is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _failed(event: str, message: str) -> int:
+    logger.error(message, extra={"event": event})
+    print(f"aviso-server: {message}", file=sys.stderr)
+    return 1

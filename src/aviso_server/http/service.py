@@ -1,0 +1,37 @@
+"""What every route works with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from aviso_server.config.settings import Settings
+from aviso_server.delivery.hub import Hub, Pace
+from aviso_server.log.base import Log
+from aviso_server.model.schema import Catalogue
+
+__all__ = ["Service"]
+
+
+class Service:
+    """The settings, the event types, the log and the open streams of a running server."""
+
+    def __init__(self, settings: Settings, log: Log, clock: Callable[[], int] = time.time_ns) -> None:
+        watch = settings.watch_endpoint
+        self.settings = settings
+        self.log = log
+        self.clock = clock
+        self.catalogue = Catalogue({each.name: each for each in settings.event_types}, settings.strict)
+        self.hub = Hub(
+            log,
+            settings.application.base_url,
+            Pace(
+                heartbeat_interval=watch.sse_heartbeat_interval_sec,
+                max_duration=watch.connection_max_duration_sec,
+                batch_size=watch.replay_batch_size,
+                batch_delay=watch.replay_batch_delay_ms / 1000,
+                buffer_bytes=watch.buffer_bytes,
+            ),
+            clock,
+        )
+        self.connections: Callable[[], int] = lambda: 0  # how many clients are connected; the server knows

@@ -1,0 +1,150 @@
+"""POST /api/v1/watch and /api/v1/replay: server-sent events."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from aviso_server.delivery import frames
+from aviso_server.delivery.outlet import Outlet, Send
+from aviso_server.errors import InvalidRequest, LogError, RequestError
+from aviso_server.http.answers import ENDPOINTS, Refusal, refusal_of
+from aviso_server.http.body import Receive, read_body
+from aviso_server.http.requests import Request, parse_request
+from aviso_server.http.service import Service
+from aviso_server.model.filter import Filter
+from aviso_server.model.schema import EventType, GenericType, read_point
+from aviso_server.model.span import Span, read_end, read_start
+
+__all__ = ["replay", "watch"]
+
+logger = logging.getLogger(__name__)
+
+
+async def watch(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
+    """A stream of history, if a start is given, and of everything that comes after."""
+    wanted, span, cap = await _prepare(service, scope, receive, "watch")
+    hub, outlet = service.hub, Outlet(send)
+    try:
+        watcher = await hub.watcher(wanted, outlet, request_id)
+    except LogError as error:
+        raise _initialization_failed(wanted, error, request_id) from None
+    try:
+        await _open(send, request_id)
+        now = service.clock()
+        if span.has_start:
+            batch_size = hub.pace.batch_size
+            await outlet.deliver(frames.replay_started(wanted.topic, now, span, batch_size, request_id))
+        else:
+            duration = service.settings.watch_endpoint.connection_max_duration_sec
+            await outlet.deliver(frames.connection_established(wanted.topic, now, duration, request_id))
+        _log_established("watch", wanted, request_id)
+        await outlet.deliver(frames.heartbeat(wanted.topic, now))
+        if span.has_start:
+            watcher.go_back(span, cap)
+        else:
+            watcher.go_live()
+        hub.begin(watcher)
+        await _client_left(receive)
+    finally:
+        hub.release(watcher)
+
+
+async def replay(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
+    """A stream of history that ends."""
+    wanted, span, cap = await _prepare(service, scope, receive, "replay")
+    hub, outlet = service.hub, Outlet(send)
+    try:
+        last = (await service.log.state(wanted.stream)).last
+        end = await hub.history.end_of(wanted.stream, span, last)
+    except LogError as error:
+        raise _initialization_failed(wanted, error, request_id) from None
+    stream = hub.replay(wanted, outlet, request_id)
+    try:
+        await _open(send, request_id)
+        opening = frames.replay_started(
+            wanted.topic,
+            service.clock(),
+            span,
+            hub.pace.batch_size,
+            request_id,
+            end_sequence=end if span.has_end else None,
+        )
+        await outlet.deliver(opening)
+        _log_established("replay", wanted, request_id)
+        stream.begin(span, end, cap)
+        await _client_left(receive)
+    finally:
+        hub.release(stream)
+
+
+async def _prepare(service: Service, scope: Any, receive: Receive, name: str) -> tuple[Filter, Span, int | None]:
+    """The filter, the span and the cap of a request, with all checks in the contract's order."""
+    body = await read_body(scope, receive, service.settings.limits.max_body_bytes)
+    try:
+        request = parse_request(body)
+        event_type = service.catalogue.find(request.event_type)
+        wanted, span = _compile(event_type, request, name)
+    except RequestError as error:
+        raise refusal_of(error, ENDPOINTS[name]) from None
+    cap = event_type.max_historical_notifications or service.settings.watch_endpoint.max_historical_notifications
+    return wanted, span, cap
+
+
+def _compile(event_type: EventType | GenericType, request: Request, name: str) -> tuple[Filter, Span]:
+    point = read_point(request.identifier)
+    span = read_start(request.from_id, request.from_date)
+    if name == "replay":
+        if not span.has_start:
+            raise InvalidRequest("Replay endpoint requires either from_id or from_date", field="from_id")
+        span = read_end(span, request.to_id, request.to_date)
+        return event_type.compile(request.identifier, "replay", point), span
+    if request.to_id is not None or request.to_date is not None:
+        raise InvalidRequest("to_id and to_date are only supported for the replay endpoint, not /watch", field="to_id")
+    return event_type.compile(request.identifier, "watch", point), span
+
+
+async def _open(send: Send, request_id: str) -> None:
+    headers = [
+        (b"x-request-id", request_id.encode()),
+        (b"content-type", b"text/event-stream"),
+        (b"cache-control", b"no-cache"),
+        (b"connection", b"keep-alive"),
+        (b"access-control-allow-origin", b"*"),
+        (b"x-accel-buffering", b"no"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def _client_left(receive: Receive) -> None:
+    """Wait until the client has gone or the stream has ended; the streams run without this task."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _log_established(name: str, wanted: Filter, request_id: str) -> None:
+    logger.info(
+        "stream established",
+        extra={
+            "event": f"api.{name}.stream.established",
+            "request_id": request_id,
+            "event_type": wanted.event_type,
+            "topic": wanted.topic,
+        },
+    )
+
+
+def _initialization_failed(wanted: Filter, error: LogError, request_id: str) -> Refusal:
+    logger.error(
+        "stream could not be opened: %s",
+        error,
+        extra={"event": "stream.sse.initialization.failed", "request_id": request_id, "topic": wanted.topic},
+    )
+    return Refusal.error(
+        500,
+        "SSE_STREAM_INITIALIZATION_FAILED",
+        "SSE stream creation failed",
+        "The stream could not be opened",
+        details=str(error),
+        topic=wanted.topic,
+    )

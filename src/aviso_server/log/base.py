@@ -1,0 +1,116 @@
+"""The Log protocol: where notifications live while they are young, and what it promises.
+
+Promises, checked for every implementation by `tests/log/contract.py`:
+
+- `append` returns once the notification is as durable as the log can make it, never earlier.
+- Per stream, sequences start at 1 and rise by one with each accepted notification. A number is never used twice:
+  not after a delete, a wipe, a trim, a failed append or a restart (`in_memory` begins anew after a restart).
+- Within a stream, `time` never falls as `sequence` rises.
+- A follower sees every notification of its stream with a sequence above the one it asked for,
+  once and in order, before the publisher of it gets its answer.
+- A failed call leaves everything as it was.
+
+All methods are called from the event loop's thread. Nothing here blocks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from aviso_server.model.notification import Box, Draft, Notification
+
+__all__ = ["Batch", "Follower", "Log", "StoragePolicy", "StreamState", "Subscription"]
+
+
+class StoragePolicy(msgspec.Struct, frozen=True):
+    """How long a stream keeps its notifications; None means without limit."""
+
+    retention_ns: int | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    allow_duplicates: bool | None = None  # False: only the newest of each topic is kept
+    compression: bool | None = None
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """What a stream holds now. An empty stream has first = last + 1."""
+
+    first: int  # oldest sequence still held
+    last: int  # newest sequence ever given out; 0 before the first
+    count: int
+    bytes: int
+    trimmed: int = 0  # newest sequence that retention (not an admin) has removed; 0 if none
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A run of notifications in ascending order, and where reading goes on."""
+
+    notifications: Sequence[Notification]
+    next: int  # the sequence to read from next; greater than `end` when the range is done
+
+
+Follower = Callable[[Sequence[Notification]], None]
+"""Called in the event loop's thread with newly stored notifications, in order."""
+
+
+class Subscription(Protocol):
+    """A follower's hold on a stream."""
+
+    def cancel(self) -> None:
+        """Stop: the follower is not called again."""
+
+
+class Log(Protocol):
+    """An append-only store of notifications, one numbered stream per topic base."""
+
+    kind: str  # the name under `notification_backend.kind`
+
+    async def open(self) -> None:
+        """Make the log usable, or raise LogInUse, LogDamaged or LogUnavailable and change nothing."""
+
+    async def close(self) -> None:
+        """Finish what was accepted and let go of everything. Safe to call twice."""
+
+    @property
+    def connected(self) -> bool:
+        """True while the log can be reached; what `/ready` reports."""
+
+    async def append(self, draft: Draft) -> Notification:
+        """Store one notification durably and return it as stored; raise LogError if that failed."""
+
+    async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
+        """Store several, all or none, with adjacent places in one commit where the log can."""
+
+    def follow(self, stream: str, follower: Follower) -> Subscription:
+        """From now on hand every newly stored notification of the stream to the follower."""
+
+    async def state(self, stream: str) -> StreamState:
+        """What the stream holds now; a stream nobody has used is empty, not an error.
+
+        `last` covers every notification whose publisher already has an answer, whichever server took it.
+        """
+
+    async def streams(self) -> Sequence[str]:
+        """The streams that exist, sorted: those that ever held a notification."""
+
+    async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
+        """Up to `limit` notifications with start <= sequence <= end, ascending.
+
+        With `box`, notifications whose own box is absent or does not overlap it may be left out
+        (a hint: leaving out none is correct too). An empty batch with next > end means: no more.
+        """
+
+    async def first_since(self, stream: str, time: int) -> int:
+        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
+
+    async def last_until(self, stream: str, time: int) -> int:
+        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
+
+    async def delete(self, stream: str, sequence: int) -> bool:
+        """Remove one notification for good; False if it is not there."""
+
+    async def wipe(self, stream: str) -> int | None:
+        """Remove all notifications of a stream, keep its numbering; how many, or None if there is no such stream."""

@@ -1,0 +1,262 @@
+"""A log in memory, for tests and play: the same promises as the others, but for restarts.
+
+Each topic keeps its newest `max_history_per_topic` notifications, and at most `max_topics` topics are kept over all
+streams: before a new one is added, the topic whose newest notification is oldest leaves whole.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from aviso_server.errors import LogUnavailable
+from aviso_server.log.base import Batch, Follower, StreamState, Subscription
+from aviso_server.log.followers import Followers
+from aviso_server.model.notification import Box, Draft, Notification
+
+__all__ = ["MemoryLog"]
+
+
+class MemoryLog:
+    """Notifications in memory, gone when the process ends."""
+
+    kind = "in_memory"
+
+    def __init__(
+        self,
+        max_history_per_topic: int = 1,
+        max_topics: int = 10_000,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._max_history = max(1, max_history_per_topic)
+        self._max_topics = max(1, max_topics)
+        self._clock = clock
+        self._open = False
+        self._followers = Followers()
+        self._streams: dict[str, _Stream] = {}
+        self._accepted = 0  # over all streams: tells which of two notifications is older
+        self._topics: dict[_Key, _Topic] = {}  # in the order of their newest notifications
+        self._emptied: dict[_Key, _Topic] = {}  # by deletes: they still count, and leave last
+
+    async def open(self) -> None:
+        """Make the log usable."""
+        self._open = True
+
+    async def close(self) -> None:
+        """Take no more calls. What is held stays until the process ends."""
+        self._open = False
+
+    @property
+    def connected(self) -> bool:
+        """True while the log is open."""
+        return self._open
+
+    async def append(self, draft: Draft) -> Notification:
+        """Store one notification and return it as stored."""
+        self._check_open()
+        notification = self._store(draft)
+        self._followers.tell(draft.stream, [notification])
+        return notification
+
+    async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
+        """Store several; they follow each other without others between them."""
+        self._check_open()
+        stored = [self._store(draft) for draft in drafts]
+        added: dict[str, list[Notification]] = {}
+        for draft, notification in zip(drafts, stored, strict=True):
+            added.setdefault(draft.stream, []).append(notification)
+        for stream, notifications in added.items():
+            self._followers.tell(stream, notifications)
+        return stored
+
+    def follow(self, stream: str, follower: Follower) -> Subscription:
+        """From now on hand every newly stored notification of the stream to the follower."""
+        return self._followers.add(stream, follower)
+
+    async def state(self, stream: str) -> StreamState:
+        """What the stream holds now; a stream nobody has used is empty, not an error."""
+        self._check_open()
+        return self._stream(stream).state()
+
+    async def streams(self) -> Sequence[str]:
+        """The streams that ever held a notification, sorted."""
+        self._check_open()
+        return sorted(self._streams)
+
+    async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
+        """Up to `limit` notifications with start <= sequence <= end, ascending."""
+        self._check_open()
+        found = self._stream(stream).run(start, end, max(1, limit))
+        done = len(found) < max(1, limit) or found[-1].sequence >= end
+        next_sequence = max(start, end + 1) if done else found[-1].sequence + 1
+        if box is not None:
+            found = [one for one in found if one.box is not None and one.box.overlaps(box)]
+        return Batch(found, next_sequence)
+
+    async def first_since(self, stream: str, time: int) -> int:
+        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
+        self._check_open()
+        return self._stream(stream).first_from(time)
+
+    async def last_until(self, stream: str, time: int) -> int:
+        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
+        self._check_open()
+        return self._stream(stream).last_until(time)
+
+    async def delete(self, stream: str, sequence: int) -> bool:
+        """Remove one notification for good; False if it is not there."""
+        self._check_open()
+        held = self._stream(stream)
+        notification = held.remove(sequence)
+        if notification is None:
+            return False
+        key = (stream, notification.topic)
+        topic = self._topics[key]
+        was_newest = topic[-1].sequence == sequence
+        topic.remove(next(place for place in topic if place.sequence == sequence))
+        if not topic:
+            self._emptied[key] = self._topics.pop(key)
+        elif was_newest:
+            self._topics = dict(sorted(self._topics.items(), key=lambda item: item[1][-1].age))
+        return True
+
+    async def wipe(self, stream: str) -> int | None:
+        """Remove all notifications of a stream, keep its numbering; how many, or None if there is no such stream."""
+        self._check_open()
+        if stream not in self._streams:
+            return None
+        for topics in (self._topics, self._emptied):
+            for key in [key for key in topics if key[0] == stream]:
+                del topics[key]
+        return self._streams[stream].clear()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise LogUnavailable("the log in memory is closed")
+
+    def _stream(self, name: str) -> _Stream:
+        return self._streams.get(name, _NEVER_USED)
+
+    def _store(self, draft: Draft) -> Notification:
+        stream = self._streams.get(draft.stream)
+        if stream is None:
+            stream = self._streams[draft.stream] = _Stream()
+        key = (draft.stream, draft.topic)
+        topic = self._topics.pop(key, None)
+        if topic is None:
+            topic = self._emptied.pop(key, None)
+        if topic is None:
+            self._make_room()
+            topic = deque()
+        notification = stream.add(draft, self._clock())
+        self._accepted += 1
+        topic.append(_Place(self._accepted, notification.sequence))
+        self._topics[key] = topic
+        if len(topic) > self._max_history:
+            stream.trim(topic.popleft().sequence)
+        return notification
+
+    def _make_room(self) -> None:
+        if len(self._topics) + len(self._emptied) < self._max_topics:
+            return
+        leaving = self._topics or self._emptied
+        stream, topic = next(iter(leaving))
+        for place in leaving.pop((stream, topic)):
+            self._streams[stream].trim(place.sequence)
+
+
+class _Place(msgspec.Struct, frozen=True, gc=False):
+    """Where a notification stands: among all accepted ones, and in its stream."""
+
+    age: int
+    sequence: int
+
+
+_Key = tuple[str, str]  # stream, topic
+_Topic = deque[_Place]
+
+
+class _Stream:
+    """The notifications of one stream in the order of their sequences."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Notification] = {}
+        # All numbers with their times, removed ones included until they are the majority: for bisection.
+        self._sequences: list[int] = []
+        self._times: list[int] = []
+        self._last = 0
+        self._last_time = 0
+        self._bytes = 0
+        self._trimmed = 0
+
+    def state(self) -> StreamState:
+        return StreamState(self._first(), self._last, len(self._held), self._bytes, self._trimmed)
+
+    def add(self, draft: Draft, now: int) -> Notification:
+        self._last += 1
+        self._last_time = max(self._last_time, now)
+        notification = Notification(
+            self._last, self._last_time, draft.topic, draft.identifier, draft.payload, draft.box
+        )
+        self._held[self._last] = notification
+        self._sequences.append(self._last)
+        self._times.append(self._last_time)
+        self._bytes += _size(notification)
+        return notification
+
+    def remove(self, sequence: int) -> Notification | None:
+        notification = self._held.pop(sequence, None)
+        if notification is not None:
+            self._bytes -= _size(notification)
+            if len(self._sequences) > 2 * len(self._held) + 64:
+                self._sequences = list(self._held)
+                self._times = [one.time for one in self._held.values()]
+        return notification
+
+    def trim(self, sequence: int) -> None:
+        self.remove(sequence)
+        self._trimmed = max(self._trimmed, sequence)
+
+    def clear(self) -> int:
+        removed = len(self._held)
+        self._held, self._sequences, self._times, self._bytes = {}, [], [], 0
+        return removed
+
+    def run(self, start: int, end: int, limit: int) -> list[Notification]:
+        found: list[Notification] = []
+        for index in range(bisect_left(self._sequences, start), bisect_right(self._sequences, end)):
+            notification = self._held.get(self._sequences[index])
+            if notification is not None:
+                found.append(notification)
+                if len(found) == limit:
+                    break
+        return found
+
+    def first_from(self, time: int) -> int:
+        return self._held_from(bisect_left(self._times, time))
+
+    def last_until(self, time: int) -> int:
+        for index in range(bisect_right(self._times, time) - 1, -1, -1):
+            if self._sequences[index] in self._held:
+                return self._sequences[index]
+        return self._first() - 1
+
+    def _first(self) -> int:
+        return next(iter(self._held), self._last + 1)
+
+    def _held_from(self, index: int) -> int:
+        for later in range(index, len(self._sequences)):
+            if self._sequences[later] in self._held:
+                return self._sequences[later]
+        return self._last + 1
+
+
+def _size(notification: Notification) -> int:
+    return len(notification.topic.encode()) + len(notification.identifier) + len(notification.payload)
+
+
+_NEVER_USED = _Stream()

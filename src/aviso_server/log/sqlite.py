@@ -1,0 +1,251 @@
+"""The default log: one SQLite database in a directory, durable, embedded, nothing to install.
+
+`append` returns after the commit is on disk (WAL, synchronous=FULL). Each stream has a table with its sequence as
+primary key; the catalogue keeps the numbering, which survives wipes, restarts and crashes. `storage_policy.compression`
+is accepted and changes nothing here: rows are stored as they are, so that reading them costs little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from aviso_server.errors import LogDamaged, LogError, LogUnavailable
+from aviso_server.log.base import Batch, Follower, StoragePolicy, StreamState, Subscription
+from aviso_server.log.followers import Followers
+from aviso_server.log.sqlite_files import DirectoryLock, as_log_error, connect, prepare
+from aviso_server.log.sqlite_reader import Reader
+from aviso_server.log.sqlite_stream import Entry, load_entries
+from aviso_server.log.sqlite_writer import Append, Outcome, Remove, Wipe, Work, Writer
+from aviso_server.model.notification import Box, Draft, Notification
+
+__all__ = ["SqliteLog"]
+
+NEVER_USED = StreamState(first=1, last=0, count=0, bytes=0)
+NO_POLICIES: Mapping[str, StoragePolicy] = MappingProxyType({})
+
+
+class SqliteLog:
+    """A log in a directory of its own. Policies are found by stream name, ignoring case."""
+
+    kind = "sqlite"
+
+    def __init__(
+        self,
+        path: Path,
+        policies: Mapping[str, StoragePolicy] = NO_POLICIES,
+        clock: Callable[[], int] = time.time_ns,
+        max_waiting: int = 65_536,
+    ) -> None:
+        self._path = path
+        self._policies = policies
+        self._clock = clock
+        self._max_waiting = max_waiting
+        self._lock = DirectoryLock(path)
+        self._followers = Followers()
+        self._entries: dict[str, Entry] = {}
+        self._gathered: list[Work] = []
+        self._waiting = 0
+        self._accepting = False
+        self._opened: _Opened | None = None
+
+    async def open(self) -> None:
+        """Make the log usable, or raise LogInUse, LogDamaged or LogUnavailable and change nothing."""
+        if self._opened is not None:
+            raise LogUnavailable(f"the log in '{self._path}' is open already")
+        loop = asyncio.get_running_loop()
+        self._opened = await asyncio.to_thread(self._open, loop)
+        self._accepting = True
+
+    async def close(self) -> None:
+        """Finish what was accepted and let go of everything. Safe to call twice."""
+        self._accepting = False
+        opened = self._opened
+        if opened is None:
+            return
+        if not opened.closing:
+            opened.closing = True
+            self._hand_over()
+            opened.closed = asyncio.ensure_future(asyncio.to_thread(self._shut, opened))
+        assert opened.closed is not None  # set with `closing`
+        await asyncio.shield(opened.closed)
+        self._opened = None
+
+    @property
+    def connected(self) -> bool:
+        """True while the log is open and its last attempt to write did not fail."""
+        return self._accepting and self._opened is not None and not self._opened.writer.failing
+
+    async def append(self, draft: Draft) -> Notification:
+        """Store one notification and return it once it is on disk."""
+        future = self._promise(1)
+        self._submit(Append((draft,), future, True))
+        notification: Notification = await future
+        return notification
+
+    async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
+        """Store several in one commit, all or none."""
+        if not drafts:
+            return []
+        future = self._promise(len(drafts))
+        self._submit(Append(tuple(drafts), future, False))
+        notifications: Sequence[Notification] = await future
+        return notifications
+
+    def follow(self, stream: str, follower: Follower) -> Subscription:
+        """From now on hand every newly stored notification of the stream to the follower."""
+        return self._followers.add(stream, follower)
+
+    async def state(self, stream: str) -> StreamState:
+        """What the stream holds now; a stream nobody has used is empty, not an error."""
+        self._reader()
+        entry = self._entries.get(stream)
+        return NEVER_USED if entry is None else entry.state()
+
+    async def streams(self) -> Sequence[str]:
+        """The streams that ever held a notification, sorted."""
+        self._reader()
+        return sorted(self._entries)
+
+    async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
+        """Up to `limit` notifications with start <= sequence <= end, ascending."""
+        reader = self._reader()
+        entry = self._entries.get(stream)
+        if entry is None:
+            return Batch((), max(start, end + 1))
+        low, high = max(start, entry.first), min(end, entry.last)
+        if low > high:
+            return Batch((), max(start, end + 1))
+        batch = await reader.read(entry, low, high, limit, box)
+        return batch if batch.next <= high else Batch(batch.notifications, end + 1)
+
+    async def first_since(self, stream: str, time: int) -> int:
+        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
+        reader = self._reader()
+        entry = self._entries.get(stream)
+        return NEVER_USED.last + 1 if entry is None else await reader.first_from(entry, time)
+
+    async def last_until(self, stream: str, time: int) -> int:
+        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
+        reader = self._reader()
+        entry = self._entries.get(stream)
+        return NEVER_USED.first - 1 if entry is None else await reader.last_before(entry, time + 1)
+
+    async def delete(self, stream: str, sequence: int) -> bool:
+        """Remove one notification for good; False if it is not there."""
+        future = self._promise(0)
+        self._submit(Remove(stream, sequence, future))
+        return bool(await future)
+
+    async def wipe(self, stream: str) -> int | None:
+        """Remove all notifications of a stream, keep its numbering; how many, or None if there is no such stream."""
+        future = self._promise(0)
+        self._submit(Wipe(stream, future))
+        removed: int | None = await future
+        return removed
+
+    def _reader(self) -> Reader:
+        if not self._accepting or self._opened is None:
+            raise LogUnavailable(f"the log in '{self._path}' is closed")
+        return self._opened.reader
+
+    def _promise(self, drafts: int) -> asyncio.Future[Any]:
+        opened = self._opened
+        if not self._accepting or opened is None:
+            raise LogUnavailable(f"the log in '{self._path}' is closed")
+        if drafts and self._waiting + drafts > self._max_waiting and self._waiting:
+            raise LogUnavailable(
+                f"{self._waiting} notifications wait to be written and {self._max_waiting} may; publish again later"
+            )
+        self._waiting += drafts
+        return opened.loop.create_future()
+
+    def _submit(self, work: Work) -> None:
+        # What one turn of the event loop brings goes to the writer together, as one batch.
+        if not self._gathered:
+            assert self._opened is not None  # _promise has looked
+            self._opened.loop.call_soon(self._hand_over)
+        self._gathered.append(work)
+
+    def _hand_over(self) -> None:
+        if self._gathered and self._opened is not None:
+            gathered, self._gathered = self._gathered, []
+            self._opened.writer.put(gathered)
+
+    def _arrived(self, outcome: Outcome) -> None:
+        """Runs in the event loop after each transaction: followers first, then the publishers."""
+        self._entries.update(outcome.entries)
+        for stream, notifications in outcome.added:
+            self._followers.tell(stream, notifications)
+        self._waiting -= outcome.drafts
+        error = outcome.error
+        if error is None:
+            for future, answer in outcome.answers:
+                if not future.done():
+                    future.set_result(answer)
+        else:
+            for future, _ in outcome.answers:
+                if not future.done():
+                    future.set_exception(type(error)(*error.args))
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> _Opened:
+        """Runs in a thread of its own: takes the directory, checks the files, conforms to the policies."""
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise LogDamaged(
+                f"'{self._path}' is not a directory; set notification_backend.sqlite.path to a directory"
+            ) from error
+        except OSError as error:
+            raise as_log_error(error, "opening") from error
+        connection: sqlite3.Connection | None = None
+        try:
+            self._lock.acquire()
+            file = prepare(self._path)
+            connection = connect(file)
+
+            def deliver(outcome: Outcome) -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(self._arrived, outcome)
+
+            writer = Writer(connection, load_entries(connection), self._policies, self._clock, deliver)
+            self._entries = writer.apply_policies()
+            reader = Reader(file)
+            writer.start()
+            return _Opened(loop, connection, writer, reader)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            self._lock.release()
+            if isinstance(error, (sqlite3.Error, OSError)) and not isinstance(error, LogError):
+                raise as_log_error(error, "opening") from error
+            raise
+
+    def _shut(self, opened: _Opened) -> None:
+        opened.writer.stop()
+        opened.reader.close()
+        # If this fails, everything is still in the write-ahead log and found there at the next start.
+        with contextlib.suppress(sqlite3.Error):
+            opened.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        opened.connection.close()
+        self._lock.release()
+
+
+class _Opened:
+    """What an open log holds on to."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, connection: sqlite3.Connection, writer: Writer, reader: Reader
+    ) -> None:
+        self.loop = loop
+        self.connection = connection
+        self.writer = writer
+        self.reader = reader
+        self.closing = False
+        self.closed: asyncio.Future[None] | None = None

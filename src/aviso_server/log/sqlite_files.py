@@ -1,0 +1,168 @@
+"""The files of a sqlite log: who owns the directory, and whether the database is ours and sound.
+
+Everything here looks before it writes: a database that is foreign, newer or broken is refused and left byte for byte
+as it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+from aviso_server.errors import LogDamaged, LogError, LogInUse, LogUnavailable
+
+__all__ = ["DATABASE", "DirectoryLock", "as_log_error", "connect", "prepare"]
+
+DATABASE = "log.sqlite"
+LOCK = "lock"
+
+APPLICATION_ID = 0x41564953  # "AVIS"
+FORMAT = 1
+PAGE_SIZE = 8192
+QUICK_CHECK_BYTES = 256 * 1024 * 1024  # larger databases are not walked at start: it would take too long
+
+CATALOGUE = """
+CREATE TABLE catalogue (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    last_sequence INTEGER NOT NULL,
+    last_time INTEGER NOT NULL,
+    trimmed INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    largest INTEGER NOT NULL,
+    boxed INTEGER NOT NULL
+)
+"""
+
+_MAGIC = b"SQLite format 3\x00"
+_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class DirectoryLock:
+    """One process at a time owns a log directory; the hold ends with the process, however it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the directory or raise LogInUse naming its owner."""
+        descriptor = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise LogInUse(
+                f"the log directory '{self._directory}' is in use by the process with pid {owner}; "
+                "stop that server or set notification_backend.sqlite.path to another directory"
+            ) from None
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let go of the directory. Safe to call twice."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def connect(file: Path) -> sqlite3.Connection:
+    """A connection to a prepared database, in autocommit mode, with every commit forced to disk."""
+    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=512)
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA wal_autocheckpoint=4000")
+    return connection
+
+
+def prepare(directory: Path) -> Path:
+    """Check the database of this directory, or make a new one if there is none; return its path."""
+    file = directory / DATABASE
+    leftovers = [name for name in (f"{DATABASE}-wal", f"{DATABASE}-journal") if (directory / name).exists()]
+    if file.exists():
+        _check_header(file)
+        _check_content(file)
+    elif leftovers:
+        raise _damaged(file, f"it is missing, but its companion '{leftovers[0]}' is there")
+    else:
+        _create(file)
+    return file
+
+
+def as_log_error(error: Exception, doing: str) -> LogError:
+    """The error a caller of the log gets for an error of SQLite or the file system."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None and code & 0xFF in _BROKEN:
+        return LogDamaged(f"the log's database is broken, {doing} failed: {error}; restore it from a copy")
+    return LogUnavailable(f"the log's database cannot be used now, {doing} failed: {error}")
+
+
+def _check_header(file: Path) -> None:
+    with file.open("rb") as stream:
+        header = stream.read(100)
+    if len(header) < 100 or not header.startswith(_MAGIC):
+        raise _damaged(file, "it is not an SQLite database")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise _damaged(file, "it is an SQLite database of another application")
+    if (version := int.from_bytes(header[60:64], "big")) != FORMAT:
+        raise _damaged(file, f"it has format {version} and this version reads only format {FORMAT}")
+
+
+def _check_content(file: Path) -> None:
+    # A read-only connection: it neither repairs nor checkpoints, so that a broken file stays as it is.
+    try:
+        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        try:
+            if file.stat().st_size <= QUICK_CHECK_BYTES:
+                finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if finding != "ok":
+                    raise _damaged(file, f"SQLite's check says: {finding}")
+            for number, name, last in connection.execute("SELECT id, name, last_sequence FROM catalogue").fetchall():
+                newest = connection.execute(f"SELECT max(sequence) FROM stream_{number:d}").fetchone()[0]
+                if newest is not None and newest > last:
+                    raise _damaged(file, f"stream '{name}' holds sequence {newest}, its catalogue ends at {last}")
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in _BROKEN or code == sqlite3.SQLITE_ERROR:
+            raise _damaged(file, f"SQLite says: {error}") from error
+        raise as_log_error(error, "opening it") from error
+
+
+def _create(file: Path) -> None:
+    # Built beside its place and moved there, so that a crash never leaves half a database.
+    draft = file.with_name(f"{file.name}.new")
+    for leftover in (draft, *(draft.with_name(f"{draft.name}{end}") for end in ("-wal", "-shm", "-journal"))):
+        leftover.unlink(missing_ok=True)
+    connection = sqlite3.connect(draft, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={FORMAT}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(CATALOGUE)
+    finally:
+        connection.close()
+    draft.replace(file)
+    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _damaged(file: Path, reason: str) -> LogDamaged:
+    return LogDamaged(
+        f"'{file}' cannot be used as a log: {reason}. Nothing was changed. Move the file away to start with an empty "
+        "log, restore it from a copy, or set notification_backend.sqlite.path to another directory"
+    )

@@ -1,0 +1,248 @@
+"""One stream's table while a transaction is open: adding, removing, and the limits of its storage policy."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from aviso_server.log.base import StoragePolicy, StreamState
+from aviso_server.model.notification import Draft, Notification
+
+__all__ = ["KEEP_ALL", "PACKED_BOX", "Entry", "StreamTable", "create_stream", "first_held", "load_entries"]
+
+KEEP_ALL = StoragePolicy()
+PACKED_BOX = struct.Struct("<4d")
+_PLAIN = ("sequence", "time", "size", "topic", "identifier", "payload")
+_BOXED = (*_PLAIN, "min_lat", "min_lon", "max_lat", "max_lon", "box")
+_ROWS_PER_INSERT = 256
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A stream's line in the catalogue, plus the oldest sequence it holds."""
+
+    id: int
+    name: str
+    first: int
+    last: int
+    last_time: int
+    trimmed: int
+    count: int
+    bytes: int
+    largest: int  # the biggest notification it ever held: bounds the memory one read may take
+    boxed: bool  # it ever held a notification with a box
+
+    @property
+    def table(self) -> str:
+        """The name of the stream's table."""
+        return f"stream_{self.id:d}"
+
+    def state(self) -> StreamState:
+        """What the stream holds, as the log shows it."""
+        return StreamState(self.first, self.last, self.count, self.bytes, self.trimmed)
+
+
+def load_entries(connection: sqlite3.Connection) -> dict[str, Entry]:
+    """All streams of the database by name."""
+    entries = {}
+    rows = connection.execute(
+        "SELECT id, name, last_sequence, last_time, trimmed, count, bytes, largest, boxed FROM catalogue"
+    )
+    for number, name, last, last_time, trimmed, count, size, largest, boxed in rows.fetchall():
+        first = first_held(connection, f"stream_{number:d}", last)
+        entries[name] = Entry(number, name, first, last, last_time, trimmed, count, size, largest, bool(boxed))
+    return entries
+
+
+def first_held(connection: sqlite3.Connection, table: str, last: int) -> int:
+    """The oldest sequence in the table, or last + 1 if it is empty."""
+    first: int | None = connection.execute(f"SELECT min(sequence) FROM {table}").fetchone()[0]
+    return last + 1 if first is None else first
+
+
+def create_stream(connection: sqlite3.Connection, name: str) -> Entry:
+    """Make the table and the catalogue line of a new stream."""
+    number = connection.execute(
+        "INSERT INTO catalogue (name, last_sequence, last_time, trimmed, count, bytes, largest, boxed) "
+        "VALUES (?, 0, 0, 0, 0, 0, 0, 0)",
+        (name,),
+    ).lastrowid
+    assert number is not None  # an INSERT that did not raise has a row id
+    # Small columns first: tests on them need not walk the overflow pages of a large payload.
+    connection.execute(
+        f"CREATE TABLE stream_{number:d} (sequence INTEGER PRIMARY KEY, time INTEGER NOT NULL, size INTEGER NOT NULL, "
+        "min_lat REAL, min_lon REAL, max_lat REAL, max_lon REAL, box BLOB, "
+        "topic TEXT NOT NULL, identifier BLOB NOT NULL, payload BLOB NOT NULL)"
+    )
+    return Entry(number, name, 1, 0, 0, 0, 0, 0, 0, False)
+
+
+class StreamTable:
+    """A stream inside one transaction. What it says becomes true with the commit, or is dropped with the rollback."""
+
+    def __init__(self, connection: sqlite3.Connection, entry: Entry, policy: StoragePolicy, now: int) -> None:
+        self._connection = connection
+        self._entry = entry
+        self._policy = policy
+        self._table = entry.table
+        self._time = max(now, entry.last_time)
+        self._waiting: list[Notification] = []
+        self._oldest_may_be_gone = False
+        self.added: list[Notification] = []
+        self.last = entry.last
+        self.trimmed = entry.trimmed
+        self.count = entry.count
+        self.bytes = entry.bytes
+        self.largest = entry.largest
+        self.boxed = entry.boxed
+
+    def add(self, draft: Draft) -> Notification:
+        """Number a draft; `flush` brings it into the table."""
+        self.last += 1
+        notification = Notification(self.last, self._time, draft.topic, draft.identifier, draft.payload, draft.box)
+        self._waiting.append(notification)
+        return notification
+
+    def flush(self) -> None:
+        """Insert what was added and remove what the policy does not keep beside it."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        self._insert(waiting)
+        self.added += waiting
+        if self._policy.allow_duplicates is False:
+            self._supersede(waiting[0].sequence)
+        self.apply_limits()
+
+    def apply_limits(self) -> None:
+        """Remove the oldest until the policy's count and size are kept."""
+        if self._policy.max_messages is not None and self.count > self._policy.max_messages:
+            row = self._connection.execute(
+                f"SELECT sequence FROM {self._table} ORDER BY sequence LIMIT 1 OFFSET ?",
+                (self.count - self._policy.max_messages,),
+            ).fetchone()
+            self._trim_below(self.last + 1 if row is None else row[0])
+        if self._policy.max_bytes is not None and self.bytes > self._policy.max_bytes:
+            excess = self.bytes - self._policy.max_bytes
+            keep = self.last + 1
+            rows = self._connection.execute(f"SELECT sequence, size FROM {self._table} ORDER BY sequence")
+            for sequence, size in rows:
+                if excess <= 0:
+                    keep = sequence
+                    break
+                excess -= size
+            rows.close()
+            self._trim_below(keep)
+
+    def expire(self, horizon: int, at_most: int) -> bool:
+        """Remove the oldest stored before `horizon`, `at_most` of them at a time; True if more are left."""
+        rows = self._connection.execute(
+            f"SELECT max(sequence), count(*) FROM (SELECT sequence, time FROM {self._table} ORDER BY sequence LIMIT ?) "
+            "WHERE time < ?",
+            (at_most, horizon),
+        )
+        newest, found = rows.fetchone()
+        if found:
+            self._trim_below(newest + 1)
+        return bool(found == at_most)
+
+    def keep_newest_per_topic(self) -> None:
+        """Remove all but the newest notification of each topic."""
+        self._remove_by_policy(f"sequence NOT IN (SELECT max(sequence) FROM {self._table} GROUP BY topic)", ())
+
+    def remove(self, sequence: int) -> bool:
+        """Remove one notification; False if it is not there."""
+        if not self._entry.first <= sequence <= self.last:
+            return False
+        row = self._connection.execute(f"SELECT size FROM {self._table} WHERE sequence = ?", (sequence,)).fetchone()
+        if row is None:
+            return False
+        self._connection.execute(f"DELETE FROM {self._table} WHERE sequence = ?", (sequence,))
+        self.count -= 1
+        self.bytes -= row[0]
+        self._oldest_may_be_gone = True
+        return True
+
+    def wipe(self) -> int:
+        """Remove all notifications and return how many there were."""
+        self._connection.execute(f"DELETE FROM {self._table}")
+        removed, self.count, self.bytes = self.count, 0, 0
+        self._oldest_may_be_gone = True
+        return removed
+
+    def save(self) -> Entry:
+        """Write the stream's catalogue line and return it."""
+        first = self._entry.first
+        if self._oldest_may_be_gone:
+            first = first_held(self._connection, self._table, self.last)
+        elif self._entry.count == 0 and self.added:
+            first = self.added[0].sequence
+        time = self.added[-1].time if self.added else self._entry.last_time
+        entry = Entry(
+            self._entry.id, self._entry.name, first, self.last, time,
+            self.trimmed, self.count, self.bytes, self.largest, self.boxed,
+        )  # fmt: skip
+        self._connection.execute(
+            "UPDATE catalogue SET last_sequence = ?, last_time = ?, trimmed = ?, count = ?, bytes = ?, largest = ?, "
+            "boxed = ? WHERE id = ?",
+            (self.last, time, self.trimmed, self.count, self.bytes, self.largest, self.boxed, entry.id),
+        )
+        return entry
+
+    def _insert(self, notifications: Sequence[Notification]) -> None:
+        boxed = any(notification.box is not None for notification in notifications)
+        columns = _BOXED if boxed else _PLAIN
+        row = f"({','.join('?' * len(columns))})"
+        for run in _runs(notifications):
+            values: list[object] = []
+            for one in run:
+                size = len(one.topic.encode()) + len(one.identifier) + len(one.payload)
+                self.bytes += size
+                if size > self.largest:
+                    self.largest = size
+                values += (one.sequence, one.time, size, one.topic, one.identifier, one.payload)
+                if boxed:
+                    values += (None,) * 5 if one.box is None else (*one.box, PACKED_BOX.pack(*one.box))
+            # Many rows in one statement: SQLite lets go of Python's lock once per statement, and a busy event loop
+            # makes each time costly.
+            self._connection.execute(
+                f"INSERT INTO {self._table} ({','.join(columns)}) VALUES {','.join([row] * len(run))}", values
+            )
+        self.count += len(notifications)
+        self.boxed = self.boxed or boxed
+
+    def _supersede(self, since: int) -> None:
+        self._remove_by_policy(
+            f"sequence IN (SELECT older.sequence FROM (SELECT topic, max(sequence) AS newest FROM {self._table} "
+            f"NOT INDEXED WHERE sequence >= ? GROUP BY topic) AS fresh CROSS JOIN {self._table} AS older "
+            "ON older.topic = fresh.topic AND older.sequence < fresh.newest)",
+            (since,),
+        )
+
+    def _trim_below(self, sequence: int) -> None:
+        self._remove_by_policy("sequence < ?", (sequence,))
+
+    def _remove_by_policy(self, which: str, values: tuple[int, ...]) -> None:
+        newest, count, size = self._connection.execute(
+            f"SELECT max(sequence), count(*), sum(size) FROM {self._table} WHERE {which}", values
+        ).fetchone()
+        if not count:
+            return
+        self._connection.execute(f"DELETE FROM {self._table} WHERE {which}", values)
+        self.trimmed = max(self.trimmed, newest)
+        self.count -= count
+        self.bytes -= size
+        self._oldest_may_be_gone = True
+
+
+def _runs(notifications: Sequence[Notification]) -> Iterator[Sequence[Notification]]:
+    # Powers of two keep the number of different statements, and so the cost of preparing them, small.
+    start, left, run = 0, len(notifications), _ROWS_PER_INSERT
+    while left:
+        while run > left:
+            run //= 2
+        yield notifications[start : start + run]
+        start += run
+        left -= run

@@ -1,0 +1,312 @@
+"""The one thread that writes to a sqlite log, with group commit.
+
+Everything that arrived while the last commit ran goes into the next one. A commit is answered with one call into the
+event loop, however many publishers wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from aviso_server.errors import LogError
+from aviso_server.log.base import StoragePolicy
+from aviso_server.log.sqlite_files import as_log_error
+from aviso_server.log.sqlite_stream import KEEP_ALL, Entry, StreamTable, create_stream
+from aviso_server.model.notification import Draft, Notification
+
+__all__ = ["Append", "Outcome", "Remove", "Wipe", "Work", "Writer"]
+
+TRIM_SECONDS = 1.0
+TRIM_ROWS = 20_000  # at most so many leave in one transaction, so that publishers never wait long
+
+_logger = logging.getLogger(__name__)
+
+
+class Append(msgspec.Struct, gc=False):
+    """Store these, all or none; the answer is one notification or the list of them."""
+
+    drafts: Sequence[Draft]
+    future: asyncio.Future[Any]
+    single: bool
+
+
+class Remove(msgspec.Struct, gc=False):
+    """Remove one notification; the answer is whether it was there."""
+
+    stream: str
+    sequence: int
+    future: asyncio.Future[Any]
+
+
+class Wipe(msgspec.Struct, gc=False):
+    """Remove all notifications of a stream; the answer is how many, or None if there is no such stream."""
+
+    stream: str
+    future: asyncio.Future[Any]
+
+
+Work = Append | Remove | Wipe
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """What one transaction did: streams as they are now, what is new, and the answers that are due."""
+
+    entries: dict[str, Entry]
+    added: list[tuple[str, Sequence[Notification]]]
+    answers: list[tuple[asyncio.Future[Any], Any]]
+    drafts: int = 0  # so many no longer wait
+    error: LogError | None = None  # nothing was stored, all of `answers` get this
+
+
+class Writer:
+    """Owns the writing connection and the thread that uses it."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        entries: Mapping[str, Entry],
+        policies: Mapping[str, StoragePolicy],
+        clock: Callable[[], int],
+        deliver: Callable[[Outcome], None],
+    ) -> None:
+        self._connection = connection
+        self._entries = dict(entries)
+        self._policies = {stream.lower(): policy for stream, policy in policies.items()}
+        self._retains = any(policy.retention_ns is not None for policy in policies.values())
+        self._clock = clock
+        self._deliver = deliver
+        self._queue: queue.SimpleQueue[Sequence[Work] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="aviso-log-writer", daemon=True)
+        self.failing = False  # the last attempt to write failed
+
+    def apply_policies(self) -> dict[str, Entry]:
+        """Bring all streams in line with their policies, which may have changed since the last run."""
+        self._transact(self._conform)
+        while self._trim():
+            pass
+        return dict(self._entries)
+
+    def start(self) -> None:
+        """Begin to take work from `put`."""
+        self._thread.start()
+
+    def put(self, work: Sequence[Work]) -> None:
+        """Hand over work; it is done in the order it came."""
+        self._queue.put(work)
+
+    def stop(self) -> None:
+        """Finish all work handed over before, then end the thread and wait for it. Blocks."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        due = time.monotonic() + TRIM_SECONDS
+        stopping = False
+        while not stopping:
+            work: list[Work] = []
+            try:
+                wait = max(0.0, due - time.monotonic()) if self._retains or self.failing else None
+                batches = [self._queue.get(timeout=wait)]
+                batches += [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+            except queue.Empty:
+                batches = []
+            for batch in batches:
+                if batch is None:
+                    stopping = True
+                else:
+                    work += batch
+            if work:
+                self._commit(work)
+            if not stopping and (self._retains or self.failing) and time.monotonic() >= due:
+                more = self._tidy()
+                due = time.monotonic() + (0.0 if more else TRIM_SECONDS)
+
+    def _commit(self, work: Sequence[Work]) -> None:
+        answers: list[tuple[asyncio.Future[Any], Any]] = []
+        try:
+            changed, added = self._transact(lambda tables: self._do(tables, work, answers))
+        except (sqlite3.OperationalError, OSError, MemoryError) as error:
+            self._fail(work, as_log_error(error, "writing"))
+        except Exception as error:  # whatever it is, publishers must get an answer
+            if len(work) > 1:
+                # One of them cannot be stored at all: find it, and let the others through.
+                for one in work:
+                    self._commit([one])
+            elif isinstance(error, sqlite3.DatabaseError):
+                self._fail(work, as_log_error(error, "writing"))
+            else:
+                self._fail(work, LogError(f"this cannot be stored: {error}"))
+        else:
+            self._deliver(Outcome(changed, added, answers, _drafts(work)))
+
+    def _fail(self, work: Sequence[Work], error: LogError) -> None:
+        self._deliver(Outcome({}, [], [(one.future, None) for one in work], _drafts(work), error))
+
+    def _do(self, tables: _Tables, work: Sequence[Work], answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
+        answers.clear()
+        for one in work:
+            if isinstance(one, Append):
+                stored = [tables.of(draft.stream).add(draft) for draft in one.drafts]
+                answers.append((one.future, stored[0] if one.single else stored))
+                continue
+            tables.flush()
+            table = tables.existing(one.stream)
+            if isinstance(one, Remove):
+                answers.append((one.future, table is not None and table.remove(one.sequence)))
+            else:
+                answers.append((one.future, None if table is None else table.wipe()))
+
+    def _transact(
+        self, change: Callable[[_Tables], None]
+    ) -> tuple[dict[str, Entry], list[tuple[str, Sequence[Notification]]]]:
+        tables = _Tables(self._connection, self._entries, self._policies, self._clock())
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            change(tables)
+            tables.flush()
+            changed = {name: table.save() for name, table in tables.touched.items()}
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, (sqlite3.OperationalError, OSError)):
+                self._note_failure(error)
+            raise
+        if self.failing:
+            self.failing = False
+            _logger.warning("the log can be written again")
+        self._entries.update(changed)
+        return changed, [(name, table.added) for name, table in tables.touched.items() if table.added]
+
+    def _roll_back(self) -> None:
+        # SQLite has rolled back by itself after some errors.
+        if self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error as error:
+                _logger.warning("rolling back failed: %s", error)
+
+    def _note_failure(self, error: Exception) -> None:
+        if not self.failing:
+            self.failing = True
+            _logger.error("the log cannot be written, publishing is refused until it can: %s", error)
+
+    def _tidy(self) -> bool:
+        before = dict(self._entries)
+        more = False
+        try:
+            if self.failing:
+                # Writes the catalogue as it is: finds out whether there is room again.
+                self._transact(lambda tables: tables.touch_all())
+            more = self._trim()
+        except sqlite3.Error as error:
+            self._note_failure(error)
+        changed = {name: entry for name, entry in self._entries.items() if before.get(name) is not entry}
+        if changed:
+            self._deliver(Outcome(changed, [], []))
+        return more
+
+    def _trim(self) -> bool:
+        now = self._clock()
+        more = False
+        for name, entry in list(self._entries.items()):
+            retention = self._policies.get(name.lower(), KEEP_ALL).retention_ns
+            if retention is None or not entry.count:
+                continue
+            horizon = now - retention
+            oldest = self._connection.execute(f"SELECT time FROM {entry.table} ORDER BY sequence LIMIT 1").fetchone()
+            if oldest is not None and oldest[0] < horizon:
+                left: list[bool] = []
+
+                def expire(tables: _Tables, name: str = name, horizon: int = horizon, left: list[bool] = left) -> None:
+                    left.append(tables.of(name).expire(horizon, TRIM_ROWS))
+
+                self._transact(expire)
+                more = more or any(left)
+        return more
+
+    def _conform(self, tables: _Tables) -> None:
+        for name in self._entries:
+            table = tables.of(name)
+            if tables.conform_index(name):
+                table.keep_newest_per_topic()
+            table.apply_limits()
+
+
+def _drafts(work: Sequence[Work]) -> int:
+    return sum(len(one.drafts) for one in work if isinstance(one, Append))
+
+
+class _Tables:
+    """The streams one transaction touches."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        entries: Mapping[str, Entry],
+        policies: Mapping[str, StoragePolicy],
+        now: int,
+    ) -> None:
+        self._connection = connection
+        self._entries = entries
+        self._policies = policies
+        self._now = now
+        self.touched: dict[str, StreamTable] = {}
+
+    def of(self, stream: str) -> StreamTable:
+        """The stream's table, made if it is new."""
+        table = self.touched.get(stream) or self.existing(stream)
+        if table is None:
+            entry = create_stream(self._connection, stream)
+            table = self._open(entry)
+            self._index(entry)
+        return table
+
+    def existing(self, stream: str) -> StreamTable | None:
+        """The stream's table, or None if it has none."""
+        table = self.touched.get(stream)
+        if table is None and (entry := self._entries.get(stream)) is not None:
+            table = self._open(entry)
+        return table
+
+    def flush(self) -> None:
+        """Insert everything that waits."""
+        for table in self.touched.values():
+            table.flush()
+
+    def touch_all(self) -> None:
+        """Take part with every stream, changing nothing."""
+        for name in self._entries:
+            self.existing(name)
+
+    def conform_index(self, stream: str) -> bool:
+        """Make or drop the index on topics as the policy needs it; True if it was made."""
+        entry = self._entries[stream]
+        has = self._connection.execute(
+            "SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = ?", (f"{entry.table}_topic",)
+        ).fetchone()
+        wanted = self._policy(stream).allow_duplicates is False
+        if has and not wanted:
+            self._connection.execute(f"DROP INDEX {entry.table}_topic")
+        return wanted and not has and self._index(entry)
+
+    def _policy(self, stream: str) -> StoragePolicy:
+        return self._policies.get(stream.lower(), KEEP_ALL)
+
+    def _open(self, entry: Entry) -> StreamTable:
+        table = self.touched[entry.name] = StreamTable(self._connection, entry, self._policy(entry.name), self._now)
+        return table
+
+    def _index(self, entry: Entry) -> bool:
+        if self._policy(entry.name).allow_duplicates is not False:
+            return False
+        self._connection.execute(f"CREATE INDEX {entry.table}_topic ON {entry.table} (topic)")
+        return True

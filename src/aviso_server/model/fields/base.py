@@ -1,0 +1,93 @@
+"""What every identifier field has in common."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from aviso_server.errors import InvalidRequest
+from aviso_server.model.constraint import Constraint, Kind, read_constraint
+from aviso_server.model.geometry import PointCloud, Polygon
+from aviso_server.model.json_value import identifier_text
+
+__all__ = ["PAIR_SCHEMA", "Field", "SpatialField", "check_operands", "outside_range"]
+
+
+PAIR_SCHEMA = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+
+
+class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An identifier field of an event type: what it accepts and what it makes of it.
+
+    The members of a subclass are the parameters of the field in a configuration file; their descriptions in
+    the schema route, the OpenAPI document and the docs come from here.
+    """
+
+    required: bool
+    description: str | None = None
+
+    type_name: ClassVar[str]
+    """The name under `type` in a configuration file."""
+    accepts: ClassVar[str]
+    """What a value must look like, in words for people."""
+    example: ClassVar[Any]
+    """A value that a field without further limits accepts."""
+    operators: ClassVar[tuple[str, ...]] = ()
+    """The constraint operators that watch and replay may use on it."""
+    kind: ClassVar[Kind] = "text"
+    """What the canonical text is compared as, and so the type of its column in Spark."""
+    widget: ClassVar[str] = "text"
+    """The form control a person would fill it in with."""
+    wildcard: ClassVar[bool] = False
+    """Whether the text `*` asks for any value on watch and replay."""
+
+    def canonical(self, name: str, text: str) -> str:
+        """The one text that stands for this value everywhere; InvalidRequest if it is not acceptable."""
+        raise NotImplementedError
+
+    def accept(self, name: str, value: object) -> str:
+        """The canonical text of a JSON value as a publisher sent it."""
+        return self.canonical(name, value if type(value) is str else identifier_text(name, value))
+
+    def constraint(self, name: str, request: dict[str, Any]) -> Constraint:
+        """A constraint object of a watch or replay request, its operands checked against this field."""
+        return read_constraint(name, self.kind, self.operators, request)
+
+    def problem(self) -> tuple[str, str] | None:
+        """What is wrong with the parameters, as (parameter, reason); None if they are fine."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """The field as the schema route shows it: flat, unset parameters as null, no empty description."""
+        shown: dict[str, Any] = {"type": self.type_name, **msgspec.structs.asdict(self)}
+        if self.description is None:
+            del shown["description"]
+        return shown
+
+    def json_schema(self) -> dict[str, Any]:
+        """A JSON schema that every acceptable published value satisfies."""
+        return {"type": ["string", "number", "boolean"]}
+
+
+def outside_range(name: str, shown: object, limits: tuple[Any, Any]) -> InvalidRequest:
+    """The refusal of a number outside the field's range."""
+    return InvalidRequest(
+        f"Field '{name}' value {shown} is outside allowed range [{limits[0]}, {limits[1]}]", field=name
+    )
+
+
+def check_operands(name: str, constraint: Constraint, limits: tuple[Any, Any] | None) -> Constraint:
+    """The constraint, if every operand lies in the field's range, limits included."""
+    for operand in constraint.operands:
+        if limits is not None and not limits[0] <= operand <= limits[1]:
+            raise outside_range(name, operand, limits)
+    return constraint
+
+
+class SpatialField(Field, frozen=True, kw_only=True):
+    """A field that says where a notification belongs on the map."""
+
+    def locate(self, name: str, value: object, max_vertices: int) -> tuple[Any, Polygon | PointCloud]:
+        """What readers get as the field's value, and its shape."""
+        raise NotImplementedError

@@ -1,0 +1,70 @@
+"""DateHandler: a day of the calendar, in three notations."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, timedelta
+from typing import Any, ClassVar
+
+from aviso_server.errors import InvalidRequest
+from aviso_server.model.fields.base import Field
+
+__all__ = ["DateField"]
+
+# Possessive digits: a group takes all it can and gives nothing back, so 202512 has no day.
+_YEAR = r"\s*(?P<year>[+-]\d++|\d{1,4}+)"
+_CALENDAR = re.compile(_YEAR + r"-\s*(?P<month>\d{1,2}+)-\s*(?P<day>\d{1,2}+)", re.ASCII)
+_COMPACT = re.compile(_YEAR + r"\s*(?P<month>\d{1,2}+)\s*(?P<day>\d{1,2}+)", re.ASCII)
+_ORDINAL = re.compile(_YEAR + r"-\s*(?P<ordinal>\d{1,3}+)", re.ASCII)
+
+_FORMATS = ("%Y%m%d", "%Y-%m-%d")
+
+
+class DateField(Field, frozen=True, kw_only=True):
+    """A day, written as 2025-12-25, 20251225 or 2025-359 (day of the year)."""
+
+    canonical_format: str = "%Y%m%d"
+
+    type_name: ClassVar[str] = "DateHandler"
+    accepts: ClassVar[str] = "a day as YYYY-MM-DD, YYYYMMDD or YYYY-DDD (day of the year), years 1 to 9999"
+    example: ClassVar[Any] = "20250706"
+    widget: ClassVar[str] = "date"
+
+    def canonical(self, name: str, text: str) -> str:
+        """The day in the field's canonical format."""
+        if len(text) == 8 and text.isascii() and text.isdigit() and self.canonical_format == "%Y%m%d":
+            year, month, day = int(text[:4]), int(text[4:6]), int(text[6:])
+            if 1 <= month <= 12 and 1 <= day <= 28 and year:
+                return text  # what nearly every publisher sends
+        found = _read(text)
+        if found is None:
+            raise InvalidRequest(
+                f"Field '{name}' contains invalid date '{text}'",
+                f"Failed to parse date '{text}': accepted are YYYY-MM-DD, YYYYMMDD and YYYY-DDD (day of the year)",
+                field=name,
+            )
+        dash = "-" if self.canonical_format == "%Y-%m-%d" else ""
+        return f"{found.year:04d}{dash}{found.month:02d}{dash}{found.day:02d}"
+
+    def problem(self) -> tuple[str, str] | None:
+        """Only the two formats of the contract exist."""
+        if self.canonical_format not in _FORMATS:
+            return "canonical_format", f"must be one of {', '.join(_FORMATS)}, got {self.canonical_format!r}"
+        return None
+
+
+def _read(text: str) -> date | None:
+    for pattern in (_CALENDAR, _COMPACT):
+        if (found := pattern.fullmatch(text)) is not None:
+            try:
+                return date(int(found["year"]), int(found["month"]), int(found["day"]))
+            except (ValueError, OverflowError):
+                pass
+    if (found := _ORDINAL.fullmatch(text)) is not None and int(found["ordinal"]) > 0:
+        try:
+            start = date(int(found["year"]), 1, 1)
+            day = start + timedelta(days=int(found["ordinal"]) - 1)
+        except (ValueError, OverflowError):
+            return None
+        return day if day.year == start.year else None
+    return None

@@ -1,0 +1,50 @@
+"""FloatHandler: a finite decimal number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from aviso_server.errors import InvalidRequest
+from aviso_server.model.constraint import COMPARISONS, Constraint, Kind
+from aviso_server.model.decimal_text import parse, shortest
+from aviso_server.model.fields.base import Field, check_operands, outside_range
+
+__all__ = ["FloatField"]
+
+
+class FloatField(Field, frozen=True, kw_only=True):
+    """A finite number, optionally within a range (limits included)."""
+
+    range: tuple[float, float] | None = None
+
+    type_name: ClassVar[str] = "FloatHandler"
+    accepts: ClassVar[str] = "a finite number, within range if one is given (limits included)"
+    example: ClassVar[Any] = 42.5
+    operators: ClassVar[tuple[str, ...]] = COMPARISONS
+    kind: ClassVar[Kind] = "number"
+    widget: ClassVar[str] = "number"
+
+    def canonical(self, name: str, text: str) -> str:
+        """The shortest decimal that reads back as the same number, without exponent."""
+        number = parse(text)
+        if number is None or not math.isfinite(number):
+            reason = "expected a decimal number" if number is None else "the number is not finite"
+            raise InvalidRequest(
+                f"Field '{name}' must be a finite number; got '{text}'", reason if text else "the text is empty", field=name
+            )
+        if self.range is not None and not self.range[0] <= number <= self.range[1]:
+            raise outside_range(name, shortest(number), self.range)
+        return shortest(number)
+
+    def constraint(self, name: str, request: dict[str, Any]) -> Constraint:
+        """Every operand must lie in the range, limits included."""
+        return check_operands(name, super().constraint(name, request), self.range)
+
+    def problem(self) -> tuple[str, str] | None:
+        """A range is finite and has its lower limit first."""
+        if self.range is not None and not (
+            all(math.isfinite(limit) for limit in self.range) and self.range[0] <= self.range[1]
+        ):
+            return "range", f"must be [min, max] with min <= max, both finite, got {list(self.range)}"
+        return None

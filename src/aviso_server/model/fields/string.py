@@ -1,0 +1,38 @@
+"""StringHandler: text, kept as it is."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from aviso_server.errors import InvalidRequest
+from aviso_server.model.fields.base import Field
+
+__all__ = ["StringField"]
+
+
+class StringField(Field, frozen=True, kw_only=True):
+    """Text that is kept as it is, with an optional limit in UTF-8 bytes."""
+
+    max_length: int | None = None
+
+    type_name: ClassVar[str] = "StringHandler"
+    accepts: ClassVar[str] = "non-empty text of at most max_length UTF-8 bytes; kept unchanged"
+    example: ClassVar[Any] = "enfo"
+    wildcard: ClassVar[bool] = True
+
+    def canonical(self, name: str, text: str) -> str:
+        """The text itself."""
+        if not text:
+            raise InvalidRequest(f"Field '{name}' must not be empty", field=name)
+        limit = self.max_length
+        if limit is not None and len(text) * 4 > limit and len(text.encode()) > limit:
+            raise InvalidRequest(
+                f"Field '{name}' exceeds maximum length of {limit} bytes: got {len(text.encode())}", field=name
+            )
+        return text
+
+    def problem(self) -> tuple[str, str] | None:
+        """A length limit must leave room for something."""
+        if self.max_length is not None and self.max_length < 1:
+            return "max_length", f"must be at least 1, got {self.max_length}"
+        return None

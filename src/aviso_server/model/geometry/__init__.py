@@ -1,0 +1,45 @@
+"""Shapes on the map: reading and writing them, and asking whether they meet."""
+
+from aviso_server.model.geometry.inside import Position, cloud_touches, contains, covers, position
+from aviso_server.model.geometry.meeting import cost, intersects
+from aviso_server.model.geometry.pairs import (
+    MAX_CLOUD_BYTES,
+    parse_point_cloud,
+    payload_polygon,
+    point_from_pair,
+    polygon_from_pairs,
+)
+from aviso_server.model.geometry.shape import Point, PointCloud, Polygon, ShapeError
+from aviso_server.model.geometry.text import (
+    MAX_VERTICES,
+    box_text,
+    parse_box,
+    parse_point,
+    parse_polygon,
+    polygon_text,
+)
+
+__all__ = [
+    "MAX_CLOUD_BYTES",
+    "MAX_VERTICES",
+    "Point",
+    "PointCloud",
+    "Polygon",
+    "Position",
+    "ShapeError",
+    "box_text",
+    "cloud_touches",
+    "contains",
+    "cost",
+    "covers",
+    "intersects",
+    "parse_box",
+    "parse_point",
+    "parse_point_cloud",
+    "parse_polygon",
+    "payload_polygon",
+    "point_from_pair",
+    "polygon_from_pairs",
+    "polygon_text",
+    "position",
+]

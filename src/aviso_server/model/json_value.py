@@ -1,0 +1,57 @@
+"""JSON as the contract reads it: strict in, compact and sorted out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+
+from aviso_server.errors import InvalidRequest, MalformedRequest
+
+__all__ = ["MAX_DEPTH", "compact", "deeper_than", "identifier_text", "loads"]
+
+MAX_DEPTH = 127
+
+_encoder = msgspec.json.Encoder(order="sorted")
+compact = _encoder.encode
+"""Compact JSON bytes with sorted keys; floats as shortest text, non-ASCII unescaped."""
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def loads(body: bytes) -> Any:
+    """Strict JSON: no NaN, no lone surrogates, no numbers beyond a double, at most 127 levels deep."""
+    if deeper_than(body, MAX_DEPTH):
+        raise MalformedRequest("INVALID_JSON", f"Invalid JSON: nested deeper than {MAX_DEPTH} levels")
+    try:
+        return orjson.loads(body)
+    except ValueError as error:
+        raise MalformedRequest("INVALID_JSON", "Invalid JSON in request body", str(error)) from None
+
+
+def deeper_than(body: bytes, limit: int) -> bool:
+    """True if arrays and objects nest more than `limit` levels deep in a JSON text."""
+    # the number of brackets bounds the depth, so nearly every body passes without a look inside
+    if body.count(b"[") + body.count(b"{") <= limit:
+        return False
+    marks = np.frombuffer(_STRING.sub(b"", body), dtype=np.uint8)
+    steps = ((marks == ord("[")) | (marks == ord("{"))).astype(np.int8)
+    steps -= (marks == ord("]")) | (marks == ord("}"))
+    return bool(np.cumsum(steps, dtype=np.int64).max(initial=0) > limit)
+
+
+def identifier_text(name: str, value: object) -> str:
+    """The text of a scalar identifier value; InvalidRequest for null, arrays and objects."""
+    if type(value) is str:
+        return value
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, int | float):
+        return _encoder.encode(value).decode()
+    got = {type(None): "null", list: "an array", dict: "an object"}[type(value)]
+    raise InvalidRequest(f"Field '{name}' must be a string, a number or a boolean; got {got}", field=name)

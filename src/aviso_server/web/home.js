@@ -1,0 +1,130 @@
+"use strict";
+
+// Fills the home page: whether the server is ready, and what can be published here.
+
+const here = new URL(".", window.location.href);
+const square = "(52.5,13.4,52.6,13.5,52.5,13.6,52.4,13.5,52.5,13.4)";
+
+/** An element with attributes and children; text stays text and is never read as HTML. */
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+/** Today in UTC, in the form a date field is delivered in. */
+function today(format) {
+  const text = new Date().toISOString().slice(0, 10);
+  return format === "%Y-%m-%d" ? text : text.replaceAll("-", "");
+}
+
+/** A value that the field accepts. */
+function sample(name, field) {
+  switch (field.type) {
+    case "DateHandler": return today(field.canonical_format);
+    case "TimeHandler": return "1200";
+    case "EnumHandler": return field.values[0] ?? "";
+    case "ExpverHandler": return field.default ?? "0001";
+    case "IntHandler":
+    case "FloatHandler": return String(field.range ? field.range[0] : 1);
+    case "PolygonHandler": return square;
+    case "PointCloudHandler": return [[52.5, 13.4], [52.5, 13.5]];
+    default: return name.slice(0, field.max_length ?? 32);
+  }
+}
+
+/** What a field takes, in words. */
+function accepted(field) {
+  switch (field.type) {
+    case "StringHandler": return field.max_length == null ? "text" : `text, up to ${field.max_length} bytes`;
+    case "DateHandler": return `date, delivered as ${field.canonical_format}`;
+    case "TimeHandler": return "time of day, such as 1200 or 12:00";
+    case "EnumHandler": return `one of ${field.values.join(", ")}`;
+    case "ExpverHandler": return field.default == null ? "version" : `version, empty means ${field.default}`;
+    case "IntHandler": return field.range ? `whole number from ${field.range[0]} to ${field.range[1]}` : "whole number";
+    case "FloatHandler": return field.range ? `number from ${field.range[0]} to ${field.range[1]}` : "number";
+    case "PolygonHandler": return "area, as (lat,lon,lat,lon,...) with the first point repeated";
+    case "PointCloudHandler": return "points, as [[lat,lon],...]; readers ask with a polygon";
+    default: return field.type;
+  }
+}
+
+/** A curl command that sends the body to the path. */
+function curl(path, body, stream) {
+  const json = JSON.stringify(body).replaceAll("'", "'\\''");
+  return `curl ${stream ? "-N" : "-sS"} -X POST "${here}api/v1/${path}" \\\n  -H "Content-Type: application/json" \\\n  -d '${json}'`;
+}
+
+/** What a reader has to send: the required fields, and an area where points are asked for by one. */
+function request(fields) {
+  const asked = {};
+  for (const [name, field] of Object.entries(fields)) {
+    if (!field.required) continue;
+    if (field.type === "PointCloudHandler") asked.polygon = square;
+    else asked[name] = sample(name, field);
+  }
+  return asked;
+}
+
+function shell(title, command) {
+  const button = element("button", { type: "button" }, "Copy");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(command);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select it by hand"; // without TLS some browsers keep the clipboard shut
+    }
+  });
+  return element("div", { class: "shell" }, element("p", {}, title), button, element("pre", { tabindex: "0" }, command));
+}
+
+function eventType(name, schema) {
+  const fields = schema.identifier;
+  const names = Object.keys(fields);
+  const rows = names.map((field) => element("tr", {},
+    element("td", {}, element("code", {}, field)),
+    element("td", {}, accepted(fields[field])),
+    element("td", {}, fields[field].required ? "yes" : "no"),
+    element("td", {}, fields[field].description ?? "")));
+  const heads = ["Field", "Takes", "Needed to read", "Meaning"].map((text) => element("th", { scope: "col" }, text));
+  const table = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
+  const whole = Object.fromEntries(names.map((field) => [field, sample(field, fields[field])]));
+  return element("details", {},
+    element("summary", {}, element("code", {}, name), element("span", {}, names.join(", "))),
+    element("div", { class: "wide" }, table),
+    shell("Publish", curl("notification", { event_type: name, identifier: whole, payload: { note: "hello" } }, false)),
+    shell("Watch from now on", curl("watch", { event_type: name, identifier: request(fields) }, true)),
+    shell("Replay from the beginning", curl("replay", { event_type: name, identifier: request(fields), from_id: "1" }, true)));
+}
+
+async function showEventTypes() {
+  const place = document.getElementById("event-types");
+  try {
+    const answer = await fetch(new URL("api/v1/schema", here));
+    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+    const { schema } = await answer.json();
+    const names = Object.keys(schema).sort();
+    const found = names.map((name) => eventType(name, schema[name]));
+    if (found.length === 1) found[0].open = true;
+    place.replaceChildren(...(found.length ? found : [element("p", {}, "No event types are configured: any event type is accepted as it comes, unless the server is strict.")]));
+  } catch (problem) {
+    place.replaceChildren(element("p", {}, `The event types could not be loaded: ${problem.message}.`));
+  }
+}
+
+async function showState() {
+  const place = document.getElementById("state");
+  try {
+    const answer = await fetch(new URL("ready", here));
+    place.dataset.state = answer.ok ? "ready" : "away";
+    place.textContent = answer.ok ? "Ready" : "Running, but not ready";
+  } catch {
+    place.dataset.state = "away";
+    place.textContent = "Out of reach";
+  }
+}
+
+showState();
+showEventTypes();

@@ -1,0 +1,28 @@
+"""The reference page of the command line names every command and option there is, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from aviso_server.cli import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def test_every_command_with_its_options() -> None:
+    chapters = re.findall(r"^## `aviso-server (\w+)[^`]*`$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    documented = {name: sorted(re.findall(r"^\| `(--[\w-]+)` \|", text, re.MULTILINE)) for name, text in chapters}
+    assert documented == {name: _options(command) for name, command in main.commands.items()}
+
+
+def _options(command: click.Command) -> list[str]:
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    return sorted(option.opts[0] for option in options)
+
+
+def test_every_command_has_examples_and_the_group_exit_codes() -> None:
+    assert all("Examples:" in (command.help or "") for command in main.commands.values())
+    assert "Exit codes: 0" in (main.help or "")

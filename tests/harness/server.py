@@ -1,0 +1,182 @@
+"""An aviso-server process under test: start it, read what it prints, end it, start it again on the same data."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import yaml
+
+from tests.harness.client import Client
+
+__all__ = ["Server", "StartFailed"]
+
+SOURCES = Path(__file__).parents[2] / "src"
+
+
+class StartFailed(Exception):
+    """The process ended before it listened; `exit_code` and `output` say how."""
+
+    def __init__(self, exit_code: int, output: str) -> None:
+        super().__init__(f"the server ended with exit code {exit_code} before it listened:\n{output}")
+        self.exit_code = exit_code
+        self.output = output
+
+
+class Server:
+    """`aviso-server serve` in its own process, with its own working directory.
+
+    `config` is a mapping (written to `config.yaml` in the directory) or the path of a file. The configuration should
+    say `application.port: 0`, so that the process picks a free port and reports it through its ready file.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any] | Path, directory: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        if isinstance(config, Path):
+            self.config_file = config
+        else:
+            self.config_file = directory / "config.yaml"
+            self.config_file.write_text(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        self.directory = directory
+        self.environment = dict(environment or {})
+        self.host = ""
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stdout: list[bytes] = []
+        self._stderr: list[bytes] = []
+        self._readers: list[threading.Thread] = []
+
+    def __enter__(self) -> Server:
+        return self if self._process is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where the server answers, without a slash at the end."""
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def client(self) -> Client:
+        """A client for this server."""
+        return Client(self.host, self.port)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server."""
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    @property
+    def stdout(self) -> str:
+        """What this process has printed so far."""
+        return b"".join(self._stdout).decode()
+
+    @property
+    def stderr(self) -> str:
+        """What this process has printed to its error output so far."""
+        return b"".join(self._stderr).decode()
+
+    def start(self, timeout: float = 30.0) -> Server:
+        """Start the process and return once it listens; raise StartFailed if it ends instead."""
+        assert self._process is None, "the server is running already"
+        ready = self.directory / "ready.json"
+        ready.unlink(missing_ok=True)
+        self._stdout, self._stderr = [], []
+        process = subprocess.Popen(
+            [sys.executable, "-m", "aviso_server", "serve", "--ready-file", str(ready)],
+            cwd=self.directory,
+            env=self._environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self._process = process
+        # Pipes and not files: a test may limit the size of the files that the process writes.
+        self._readers = [_drain(process.stdout, self._stdout), _drain(process.stderr, self._stderr)]
+        deadline = time.monotonic() + timeout
+        while not ready.exists():
+            if process.poll() is not None:
+                code = self.wait()
+                raise StartFailed(code, self.stdout + self.stderr)
+            if time.monotonic() > deadline:
+                self.kill()
+                raise TimeoutError(f"the server did not listen within {timeout} s:\n{self.stdout}{self.stderr}")
+            time.sleep(0.01)
+        address = json.loads(ready.read_bytes())
+        self.host, self.port = address["host"], address["port"]
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        assert self._process is not None, "the server is not running"
+        self._process.send_signal(number)
+
+    def wait(self, timeout: float = 15.0) -> int:
+        """Wait for the process to end by itself and return its exit code."""
+        assert self._process is not None, "the server is not running"
+        code = self._process.wait(timeout)
+        for reader in self._readers:
+            reader.join(timeout)
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
+        self._process = None
+        return code
+
+    def stop(self, timeout: float = 15.0) -> int | None:
+        """End the process in the orderly way; the exit code, or None if it was not running."""
+        if self._process is None:
+            return None
+        self.signal(signal.SIGTERM)
+        try:
+            return self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End the process at once, as a crash would."""
+        if self._process is not None:
+            self.signal(signal.SIGKILL)
+            self.wait()
+
+    def restart(self) -> Server:
+        """End the process in the orderly way and start it again on the same data."""
+        self.stop()
+        return self.start()
+
+    def _environ(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("AVISOSERVER_")}
+        for name in ("NATS_TOKEN", "RUST_LOG"):
+            inherited.pop(name, None)
+        paths = [str(SOURCES), *filter(None, [inherited.get("PYTHONPATH")])]
+        return {
+            **inherited,
+            "HOME": str(self.directory),  # nobody's own configuration is read
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONUNBUFFERED": "1",
+            "AVISOSERVER_CONFIG_FILE": str(self.config_file),
+            **self.environment,
+        }
+
+
+def _drain(pipe: IO[bytes] | None, lines: list[bytes]) -> threading.Thread:
+    assert pipe is not None
+    thread = threading.Thread(target=lambda: lines.extend(pipe), daemon=True)
+    thread.start()
+    return thread
