@@ -62,4 +62,4 @@ bench: setup ## Run the benchmarks (ARGS= goes to them)
 
 clean: ## Remove what was made, .venv included; data/ stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

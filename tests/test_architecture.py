@@ -18,11 +18,11 @@ LONGEST = 450
 # Room -> the rooms it may import from. Itself and `errors` are always allowed.
 ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset(),
-    "logs": frozenset(),
     "model": frozenset(),
     "log": frozenset({"model"}),
     "delivery": frozenset({"model", "log"}),
     "config": frozenset({"model", "log"}),
+    "logs": frozenset({"config"}),
     "http": frozenset({"model", "log", "delivery", "config", "logs"}),
     "commands": frozenset({"model", "log", "delivery", "config", "http", "logs"}),
     "cli": frozenset({"commands", "config", "http"}),

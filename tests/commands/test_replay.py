@@ -41,6 +41,11 @@ def test_json_is_the_event_as_sent() -> None:
     assert events[0]["data"] == {"identifier": {"port": "oslo"}, "payload": {"a": [1, 2]}}
 
 
+def test_a_line_stays_a_line() -> None:
+    result = run(Script([STARTED, notification(1, "\u2028\x9b31m", port="a\u2028b"), COMPLETED, CLOSING]))
+    assert result.stdout == 'tide@1  2031-04-05T06:07:08Z  port="a\\u2028b"  "\\u2028\\x9b31m"\n'
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_frames_may_arrive_in_pieces(size: int) -> None:
     stream = b"".join([STARTED, notification(1, "line\u2028sep\x85arator\x0b"), notification(2), COMPLETED, CLOSING])

@@ -203,6 +203,18 @@ def test_unknown_keys_that_stop_the_start(section: str, tmp_path: Path) -> None:
     assert keys(inspected(tmp_path, f"{section}: {{nobody: 1}}")) == {f"{section}.nobody"}
 
 
+def test_an_event_type_may_be_called_auth(tmp_path: Path) -> None:
+    found = inspected(tmp_path, EVENT_TYPE.replace("  tide:", "  auth:") + "    colour: red\n")
+    assert found.problems == ()
+    assert [warning.key for warning in found.warnings] == ["notification_schema.auth.colour"]
+
+
+def test_a_misspelt_key_of_an_event_type(tmp_path: Path) -> None:
+    [warning] = inspected(tmp_path, EVENT_TYPE + "    storage_polcy: {max_messages: 5}\n").warnings
+    assert warning.key == "notification_schema.tide.storage_polcy"
+    assert warning.source == f"{tmp_path / 'config.yaml'}:7"
+
+
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
     text = (
         AUTH

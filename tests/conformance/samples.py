@@ -13,9 +13,9 @@ __all__ = [
     "PROBE",
     "SEED_A",
     "SEED_B",
+    "SQ",
     "P",
     "Q",
-    "SQ",
     "but",
     "without",
 ]

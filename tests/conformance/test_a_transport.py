@@ -92,7 +92,7 @@ def test_case_010_no_redirect(api: Client) -> None:
         ("GET", "/api/v1/schema/"),
         ("POST", "/api/v1/schema"),
         ("PATCH", "/api/v1/notification"),
-        ("BREW", "/health"),
+        ("TRACE", "/health"),
         ("GET", "//health"),
     ],
 )

@@ -47,7 +47,9 @@ def tables_missing(server: Server, *columns: str) -> Iterator[None]:
     """Take away the tables that have all of these columns, as a damaged database would."""
     with closing(sqlite3.connect(database(server), isolation_level=None)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        chosen = [name for name in names if not name.startswith("sqlite_") and columns_of(connection, name) >= {*columns}]
+        chosen = [
+            name for name in names if not name.startswith("sqlite_") and columns_of(connection, name) >= {*columns}
+        ]
         assert chosen
         for name in chosen:
             connection.execute(f'ALTER TABLE "{name}" RENAME TO "gone_{name}"')

@@ -10,7 +10,7 @@ import msgspec
 
 from aviso_server.errors import Problem
 
-__all__ = ["FAILED", "complain", "fail", "print_json", "problem_record"]
+__all__ = ["FAILED", "complain", "fail", "print_json", "printable", "problem_record"]
 
 FAILED = 1
 """The exit code of a command that found a problem or could not do its work."""
@@ -19,6 +19,11 @@ FAILED = 1
 def print_json(value: Any) -> None:
     """One JSON value on one line of stdout."""
     click.echo(msgspec.json.encode(value))
+
+
+def printable(text: str) -> str:
+    """Text from elsewhere as one line that cannot steer a terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def problem_record(problem: Problem) -> dict[str, str]:

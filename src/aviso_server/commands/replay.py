@@ -11,7 +11,7 @@ import msgspec
 
 from aviso_server.commands.client import DEFAULT_URL, connected, refusal, url_option
 from aviso_server.commands.event_stream import Frame, frames
-from aviso_server.commands.output import fail
+from aviso_server.commands.output import fail, printable
 from aviso_server.commands.progress import Progress
 
 __all__ = ["replay"]
@@ -143,7 +143,7 @@ def _control(frame: Frame, last: str) -> bool:
 
 def _line(event: _Event) -> str:
     fields = " ".join(f"{key}={_shown(value)}" for key, value in event.data.identifier.items())
-    return f"{event.id}  {event.time}  {fields}  {_shown(event.data.payload, quoted=True)}"
+    return printable(f"{event.id}  {event.time}  {fields}  {_shown(event.data.payload, quoted=True)}")
 
 
 def _shown(value: Any, quoted: bool = False) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aviso_server.commands.client import DEFAULT_URL, connected, refusal, url_option
-from aviso_server.commands.output import FAILED, complain, fail, print_json
+from aviso_server.commands.output import FAILED, complain, fail, print_json, printable
 from aviso_server.config import load
 from aviso_server.errors import ConfigError
 
@@ -94,13 +94,9 @@ def _show(name: str, definition: _Definition) -> None:
         required = "yes" if rules.get("required") else "no"
         # Values come from elsewhere: as plain text, so that [brackets] are not taken for markup.
         cells = (field, str(rules.get("type", "")), required, limits, str(rules.get("description") or ""))
-        table.add_row(*(_literal(cell) for cell in cells))
+        table.add_row(*(printable(cell) for cell in cells))
     Console(markup=False, highlight=False).print(table)
 
 
 def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _literal(text: str) -> str:
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -18,7 +18,6 @@ from aviso_server.errors import Problem
 
 __all__ = ["ENTRY_KEYS", "Key", "check_unknown", "settings_keys"]
 
-ENTRY = "notification_schema.<event_type>"
 ENTRY_KEYS = (
     "identifier",
     "topic.base",
@@ -39,7 +38,6 @@ ENTRY_KEYS = (
 """The keys of a `notification_schema` entry."""
 
 _FREE = frozenset({"identifier", "endpoint", "payload"})  # identifier and payload are the model's to check
-_ABORTING = frozenset({"auth", "ecpds"})
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -98,14 +96,25 @@ def _written(default: Any, hint: Any) -> str:
 def check_unknown(root: Node, findings: Findings) -> list[Problem]:
     """Warnings about keys that nothing reads; where such keys may not stand they are refused instead."""
     known = [key.name for key in settings_keys()]
-    warnings: list[Problem] = []
-    _walk(root, "", _names(known), known, findings, warnings)
+    top = {name: child for name, child in root.members.items() if name != "notification_schema"}
+    unknown = list(_unknown(Node(top, ""), "", _names(known)))
+    aborting = {"auth", "ecpds"}
     entries = root.find("notification_schema")
     names = _names(list(ENTRY_KEYS))
     for event_type, entry in (entries.members if entries else {}).items():
         prefix = f"notification_schema.{event_type}"
-        full = [f"{prefix}.{key}" for key in ENTRY_KEYS]
-        _walk(entry, prefix, names, full, findings, warnings)
+        unknown += _unknown(entry, prefix, names)
+        known += [f"{prefix}.{key}" for key in ENTRY_KEYS]
+        aborting.add(f"{prefix}.auth")
+    warnings: list[Problem] = []
+    for section, name, siblings in unknown:
+        key = f"{section}.{name}" if section else name
+        if section in aborting:
+            findings.refuse(key, "unknown key", ", ".join(siblings))
+            continue
+        near = difflib.get_close_matches(key, known, n=1)
+        advice = f"did you mean {near[0]}?" if near else "it has no effect"
+        warnings.append(Problem(key, f"unknown key, ignored; {advice}", source=root.source_of(key)))
     return warnings
 
 
@@ -118,18 +127,9 @@ def _names(known: list[str]) -> dict[str, Any]:
     return names
 
 
-def _walk(
-    node: Node, prefix: str, names: dict[str, Any], known: list[str], findings: Findings, warnings: list[Problem]
-) -> None:
+def _unknown(node: Node, section: str, names: dict[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
     for name, child in node.members.items():
-        key = f"{prefix}.{name}" if prefix else name
-        if name in names:
-            if names[name] and name not in _FREE:
-                _walk(child, key, names[name], known, findings, warnings)
-        elif key != "notification_schema":
-            near = difflib.get_close_matches(key, known, n=1)
-            if prefix.rpartition(".")[2] in _ABORTING:
-                findings.refuse(key, "unknown key", ", ".join(names))
-            else:
-                advice = f"did you mean {near[0]}?" if near else "it has no effect"
-                warnings.append(Problem(key, f"unknown key, ignored; {advice}", source=findings.root.source_of(key)))
+        if name not in names:
+            yield section, name, list(names)
+        elif names[name] and name not in _FREE:
+            yield from _unknown(child, f"{section}.{name}" if section else name, names[name])

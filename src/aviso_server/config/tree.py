@@ -49,15 +49,14 @@ class Node(msgspec.Struct, frozen=True):
 
     def source_of(self, key: str) -> str:
         """Who supplied the key or, if it is absent, the mapping it would stand in."""
-        best = self
-        for name, child in self.members.items():
+        for name in sorted(self.members, key=len, reverse=True):  # names may contain dots: the longest fits best
             if key == name or key.startswith((f"{name}.", f"{name}[")):
-                return child.source_of(key[len(name) :].lstrip("."))
+                return self.members[name].source_of(key[len(name) :].lstrip("."))
         if key.startswith("[") and self.items:
             index, _, rest = key[1:].partition("]")
             if index.isdecimal() and int(index) < len(self.items):
                 return self.items[int(index)].source_of(rest.lstrip("."))
-        return best.source
+        return self.source
 
     def over(self, older: Node) -> Node:
         """This node laid over an older one: mappings are joined key by key, anything else replaces."""

@@ -23,6 +23,7 @@ _FLOAT = re.compile(
 _UNTAGGED = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str"))
 _MOST_NODES = 200_000
 _DEEPEST = 64
+_BOUNDED = f"up to {_DEEPEST} levels and {_MOST_NODES} values"
 
 
 def read_yaml(path: Path) -> tuple[Node, list[Problem]]:
@@ -96,9 +97,6 @@ class _Reader:
             member = self.node(value, full, depth + 1)
             members[name.value] = Node(member.value, source, member.text)
         return members
-
-
-_BOUNDED = f"up to {_DEEPEST} levels and {_MOST_NODES} values"
 
 
 def _scalar(text: str, style: str | None) -> Any:
