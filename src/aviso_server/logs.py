@@ -15,7 +15,7 @@ from aviso_server.config.settings import Deployment
 
 __all__ = ["JsonFormatter", "TerminalFormatter", "configure"]
 
-_LEVELS = {"trace": 5, "debug": 10, "info": 20, "warn": 30, "error": 40}
+_LEVELS = {"trace": 5, "debug": 10, "info": 20, "warn": 30, "error": 40, "off": 100}
 _SEVERITIES = {5: ("TRACE", 1), 10: ("DEBUG", 5), 20: ("INFO", 9), 30: ("WARN", 13), 40: ("ERROR", 17)}
 _SECRET_KEY = re.compile(r"password|secret|token|authorization|api_key", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
@@ -90,7 +90,7 @@ class TerminalFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as a coloured line, with the attributes behind it."""
         level = max((known for known in _COLOURS if known <= record.levelno), default=10)
-        clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        clock = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         more = " ".join(f"{key}={value}" for key, value in _attributes(record).items() if key != "event.name")
         line = f"{clock} {_COLOURS[level]}{record.levelname:<7}\x1b[0m {_body(record)}"
         if more:

@@ -248,7 +248,7 @@ def test_case_020_encoded_body(api: Client, encoding: str) -> None:
 
 def sized(size: int, **members: Any) -> bytes:
     """A valid mars request of exactly this many bytes."""
-    request = encode(body("mars", MARS, payload="", **members))
+    request = encode(body("mars", MARS, **members, payload=""))
     return request[:-2] + b"x" * (size - len(request)) + request[-2:]
 
 

@@ -65,7 +65,8 @@ async def test_more_waiting_than_allowed_is_refused_and_later_accepted(tmp_path:
         alone, together = await asyncio.gather(
             log.append(draft(1)), log.append_many([draft(n) for n in range(100)]), return_exceptions=True
         )
-        assert isinstance(alone, Notification) and isinstance(together, LogUnavailable)
+        assert isinstance(alone, Notification)
+        assert isinstance(together, LogUnavailable)
         await log.append_many([draft(n) for n in range(150)])  # more than may wait, but nobody waits
         assert (await log.state("mars")).last == 251
 
@@ -78,7 +79,8 @@ async def test_one_that_cannot_be_stored_does_not_take_others_with_it(tmp_path: 
             log.append(draft(1)), log.append(broken), log.append(draft(2)), return_exceptions=True
         )
         assert isinstance(refused, LogError)
-        assert isinstance(first, Notification) and isinstance(second, Notification)
+        assert isinstance(first, Notification)
+        assert isinstance(second, Notification)
         with pytest.raises(LogError):
             await log.append_many([draft(3), broken])
         assert log.connected
@@ -180,8 +182,24 @@ async def test_dates_are_found_among_many_equal_times(tmp_path: Path) -> None:
         for moment in (10, 20, 20, 30):
             now[0] = moment
             await log.append_many([draft(n) for n in range(100)])
-        assert [await log.first_since("mars", at) for at in (0, 10, 11, 20, 21, 30, 31)] == [1, 1, 101, 101, 301, 301, 401]
-        assert [await log.last_until("mars", at) for at in (9, 10, 19, 20, 29, 30, 99)] == [0, 100, 100, 300, 300, 400, 400]
+        assert [await log.first_since("mars", at) for at in (0, 10, 11, 20, 21, 30, 31)] == [
+            1,
+            1,
+            101,
+            101,
+            301,
+            301,
+            401,
+        ]
+        assert [await log.last_until("mars", at) for at in (9, 10, 19, 20, 29, 30, 99)] == [
+            0,
+            100,
+            100,
+            300,
+            300,
+            400,
+            400,
+        ]
 
 
 # Storage policies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -64,7 +65,8 @@ async def test_a_second_log_in_this_process_is_refused(tmp_path: Path) -> None:
 def test_a_directory_of_another_process_is_refused_until_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as owner:
         try:
-            assert owner.stdout is not None and owner.stdout.readline() == "held\n"
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "held\n"
             with pytest.raises(LogInUse, match=f"'{tmp_path}' is in use by the process with pid {owner.pid}"):
                 asyncio.run(SqliteLog(tmp_path).open())
         finally:
@@ -168,9 +170,39 @@ def test_a_foreign_or_broken_file_is_refused_and_left_as_it_is(
     asyncio.run(fill(tmp_path, 1))
 
 
+@pytest.mark.parametrize("spoil", [spoil_text, spoil_foreign, spoil_pages, spoil_half])
+def test_a_broken_file_with_changes_not_yet_in_it_is_refused_and_left_as_it_is(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    running, crashed = tmp_path / "running", tmp_path / "crashed"
+
+    async def crash() -> None:
+        await fill(running)
+        async with opened(SqliteLog(running)) as log:
+            await log.append_many([draft(n) for n in range(50)])
+            shutil.copytree(running, crashed)
+
+    asyncio.run(crash())
+    spoil(crashed / "log.sqlite")
+    before = contents(crashed)
+    assert len(before["log.sqlite-wal"]) > 0
+    with pytest.raises(LogDamaged, match="Nothing was changed"):
+        asyncio.run(SqliteLog(crashed).open())
+    assert contents(crashed) == before
+
+
+@in_event_loop
+async def test_changes_not_yet_in_the_file_are_found_after_a_crash(tmp_path: Path) -> None:
+    async with opened(SqliteLog(tmp_path / "running")) as log:
+        await log.append_many([draft(n) for n in range(50)])
+        shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+    async with opened(SqliteLog(tmp_path / "crashed")) as log:
+        assert await sequences(log, "mars") == list(range(1, 51))
+
+
 def test_a_write_ahead_log_without_its_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.sqlite-wal").write_bytes(b"left behind")
-    with pytest.raises(LogDamaged, match="'log.sqlite-wal' is there"):
+    with pytest.raises(LogDamaged, match=r"'log\.sqlite-wal' is there"):
         asyncio.run(SqliteLog(tmp_path).open())
     assert contents(tmp_path) == {"log.sqlite-wal": b"left behind"}
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import pairwise, permutations
 
+import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aviso_server.model import geometry
 from aviso_server.model.geometry import Point, PointCloud, Polygon
-from aviso_server.model.geometry.orientation import side
+from aviso_server.model.geometry.orientation import certain_sides, side
 from tests.model import exact_geometry as exact
 
 # No deadlines: a busy machine is no reason to fail.
@@ -55,6 +57,12 @@ def crowded(shape: Polygon) -> Polygon:
     return Polygon.closed([pair for pair in pairs for _ in range(1_200 // shape.vertices + 1)])
 
 
+def wound(shape: Polygon) -> Polygon:
+    """The same ring gone round so often that it counts as a large one; winding numbers only multiply."""
+    pairs = list(zip(shape.lats, shape.lons, strict=True))[1:]
+    return Polygon.closed([(shape.lats[0], shape.lons[0]), *pairs * (1_200 // len(pairs) + 1)])
+
+
 def subdivided(shape: Polygon) -> Polygon:
     """The same ring with every edge cut into 256 parts; exact for vertices on the grid."""
     pairs = list(zip(shape.lats, shape.lons, strict=True))
@@ -86,7 +94,9 @@ def test_intersects_agrees_with_fractions(case):
 @given(polygon_and_point)
 def test_large_rings_place_points_like_small_ones(case):
     shape, point = case
-    assert geometry.position(crowded(shape), point) is geometry.position(shape, point)
+    expected = geometry.position(shape, point)
+    assert geometry.position(crowded(shape), point) is expected
+    assert geometry.position(wound(shape), point) is expected
 
 
 @few
@@ -95,6 +105,7 @@ def test_large_rings_intersect_like_small_ones(case):
     a, b = case
     expected = geometry.intersects(a, b)
     assert geometry.intersects(crowded(a), crowded(b)) is expected
+    assert geometry.intersects(wound(a), wound(b)) is expected
     assert geometry.intersects(a, crowded(b)) is expected
 
 
@@ -176,6 +187,8 @@ any_float = st.floats(allow_nan=False, allow_infinity=False)
 @example(1e308, 1e308, -1e308, -1e308, 0.0, 0.0)
 @example(1e308, -1e308, -1e308, 1e308, 1e308, -1e308)
 @example(12.0, 12.0, 24.0, 24.0, 0.5, 0.5000000000000001)
+@example(15.2, 65.0, 53.7, 53.5, 70.99851629975979, 48.33291071565617)
+@example(7.7, 33.9, 29.1, -43.4, 21.070865279012388, -14.397564769516705)
 @example(1e-200, 2e-200, 2e-200, 4e-200, 3e-200, 6e-200)
 def test_side_is_exact_for_every_float(ax, ay, bx, by, cx, cy):
     points = [(exact.Fraction(x), exact.Fraction(y)) for x, y in ((ax, ay), (bx, by), (cx, cy))]
@@ -197,3 +210,20 @@ def test_side_is_exact_close_to_the_line(x, y, along, steps):
     area = exact.cross(exact.minus(b, a), exact.minus(c, a))
     found = side(x, y, bx, by, cx, cy)
     assert (found > 0) - (found < 0) == (area > 0) - (area < 0)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_side_is_exact_where_floats_alone_are_not(order):
+    """Points around 0.5 against the diagonal: plain float arithmetic gets many of these wrong."""
+    step = 2.0**-53
+    for i in range(0, 64, 3):
+        for j in range(64):
+            corners = [(0.5 + i * step, 0.5 + j * step), (12.0, 12.0), (24.0, 24.0)]
+            (ax, ay), (bx, by), (cx, cy) = (corners[index] for index in order)
+            a, b, c = [(exact.Fraction(x), exact.Fraction(y)) for x, y in ((ax, ay), (bx, by), (cx, cy))]
+            area = exact.cross(exact.minus(b, a), exact.minus(c, a))
+            found = side(ax, ay, bx, by, cx, cy)
+            sign = (area > 0) - (area < 0)
+            assert (found > 0) - (found < 0) == sign
+            many = certain_sides(*(np.array([value]) for value in (ax, ay, bx, by, cx, cy)))
+            assert many.tolist() in ([sign], [0])

@@ -175,15 +175,34 @@ def test_a_large_ring_and_a_small_one():
     )  # in the box, beside the ring
 
 
-def test_teeth_that_interlock_without_touching():
-    """Two combs: every box of an edge overlaps many others, yet no edge meets another."""
-    upper = [(0.1 if step % 2 else 60.0, 0.01 * step) for step in range(2_000)]
-    lower = [(-60.0 if step % 2 else 0.05, 0.01 * step) for step in range(2_000)]
-    top = Polygon.closed([*upper, (61.0, 20.0), (61.0, -1.0)])
-    bottom = Polygon.closed([*lower, (-61.0, 20.0), (-61.0, -1.0)])
-    assert not geometry.intersects(top, bottom)
-    reaching = Polygon.closed([*lower, (0.15, 10.01), (-61.0, 20.0), (-61.0, -1.0)])
-    assert geometry.intersects(top, reaching)
+def zigzag(teeth: int, shift: float, poke: int | None = None) -> list[tuple[float, float]]:
+    """A line of long teeth; one of the tips may poke out."""
+    line = [(shift + (30.0 if step % 2 else -30.0), 0.01 * step) for step in range(2 * teeth)]
+    if poke is not None:
+        lat, lon = line[2 * poke + 1]
+        line[2 * poke + 1] = lat + 0.3, lon
+    return line
+
+
+@pytest.mark.parametrize("poke", [0, 1, 7, 100, 333, 500, 613, 777, 901, 998, 999])
+def test_teeth_that_interlock_touch_only_where_one_pokes_out(poke):
+    """Each box of an edge overlaps its neighbours', so only the edges themselves can tell."""
+    upper = Polygon.closed([(80.0, -1.0), *zigzag(1_000, 0.1), (80.0, 25.0)])
+    apart = Polygon.closed([(-80.0, -1.0), *zigzag(1_000, -0.1), (-80.0, 25.0)])
+    poking = Polygon.closed([(-80.0, -1.0), *zigzag(1_000, -0.1, poke), (-80.0, 25.0)])
+    assert not geometry.intersects(upper, apart)
+    assert geometry.intersects(upper, poking)
+    assert geometry.intersects(poking, upper)
+
+
+@pytest.mark.parametrize("vertices", [1_023, 1_024, 1_025, 1_026, 1_040])
+def test_the_closing_edge_counts(vertices):
+    angles = [math.pi * step / (vertices - 2) for step in range(vertices - 1)]
+    half_disc = Polygon.closed([(10 + 5 * math.sin(a), 10 + 5 * math.cos(a)) for a in angles])
+    assert half_disc.vertices == vertices
+    across = geometry.parse_polygon("(9,9,11,10,9,11,9,9)")  # starts outside and meets the straight side only
+    assert geometry.intersects(half_disc, across)
+    assert geometry.intersects(across, half_disc)
 
 
 def test_hostile_diagonals_stay_bounded():

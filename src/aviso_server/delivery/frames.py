@@ -17,6 +17,7 @@ __all__ = [
     "limit_reached",
     "replay_started",
     "stream_failed",
+    "weight",
 ]
 
 Reason = Literal["end_of_stream", "max_duration_reached", "server_shutdown"]
@@ -26,6 +27,13 @@ _REASONS: dict[Reason, str] = {
     "max_duration_reached": "The maximum duration of a connection was reached; reconnect to go on",
     "server_shutdown": "The server is shutting down; reconnect later",
 }
+
+_WEIGHTS: dict[Reason, int] = {"end_of_stream": 0, "max_duration_reached": 1, "server_shutdown": 2}
+
+
+def weight(reason: Reason) -> int:
+    """Which of several reasons that are due at once is told: the heaviest."""
+    return _WEIGHTS[reason]
 
 
 def _frame(event: str, **members: Any) -> bytes:
@@ -48,8 +56,10 @@ def connection_established(topic: str, time: int, max_duration: int, request_id:
     )
 
 
-def replay_started(topic: str, time: int, span: Span, batch_size: int, request_id: str, **end: int | None) -> bytes:
-    """The opening of a stream that begins with history; replays also say where they end (`end_sequence`)."""
+def replay_started(
+    topic: str, time: int, span: Span, batch_size: int, request_id: str, end_sequence: int | None = None
+) -> bytes:
+    """The opening of a stream that begins with history; `end_sequence` is set if the request has an end."""
     return _frame(
         "replay-control",
         type="replay_started",
@@ -59,7 +69,7 @@ def replay_started(topic: str, time: int, span: Span, batch_size: int, request_i
         batch_size=batch_size,
         timestamp=_now(time),
         request_id=request_id,
-        **end,
+        end_sequence=end_sequence,
     )
 
 

@@ -69,9 +69,7 @@ class FilterIndex(Generic[I]):
         sure: list[I] = []
         doubtful: list[I] = []
         for signature, group in self._groups.items():
-            key = tuple(
-                view.values.get(name) if kind is None else view.parsed(name, kind) for name, kind in signature
-            )
+            key = tuple(view.values.get(name) if kind is None else view.parsed(name, kind) for name, kind in signature)
             cell = group.get(key)
             if cell is not None:
                 sure.extend(cell.certain)

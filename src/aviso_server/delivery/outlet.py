@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any
 
 __all__ = ["Outlet", "Send"]
@@ -46,6 +47,7 @@ class _Suspended:
         try:
             yield self._waiting_for
         except BaseException as error:
-            self._coroutine.throw(error)
+            with suppress(StopIteration):  # it took the error for a reason to finish
+                self._coroutine.throw(error)
             raise
         yield from self._coroutine.__await__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aviso_server.delivery import frames
@@ -56,7 +57,8 @@ class Replay:
             last_words = self._failure(error)
         reason = self._closing or "end_of_stream"
         farewell = frames.closing(self.wanted.topic, self._hub.clock(), reason, self.request_id)
-        await self.outlet.deliver(last_words + farewell, last=True)
+        with suppress(ConnectionError):
+            await self.outlet.deliver(last_words + farewell, last=True)
 
     async def _send_history(self, span: Span, end: int, cap: int | None) -> bytes:
         start = await self._hub.history.start_of(self.wanted.stream, span)

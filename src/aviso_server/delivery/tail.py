@@ -27,6 +27,7 @@ _RECENT_COUNT = 4096
 _RECENT_BYTES = 8 * 1024 * 1024
 _WRITES_PER_TURN = 256  # then other requests get their turn
 _COSTLY = 200_000  # edge pairs; more than that are compared outside of the event loop
+_MOST_EFFORT = 512  # of one join: about a millisecond
 
 Frames = Sequence[tuple[int, bytes]]
 """Rendered notifications with their sequences, ascending."""
@@ -95,14 +96,24 @@ class Tail:
     def join(self, watcher: Watcher) -> bool:
         """Make the watcher live from its position on; False if that is further back than what is remembered.
 
-        If more is remembered than a backlog may hold, it gets a part of it and has to ask again.
+        False also if finding out what it wants takes too long for the event loop. If more is remembered than a
+        backlog may hold or than can be looked at in one go, it gets a part of it and has to ask again.
         """
         if watcher.position < self._known_from:
             return False
         frames: list[tuple[int, bytes]] = []
-        size = 0
+        size = spent = 0
         for each in self._recent:
-            if each.sequence < watcher.position or not watcher.wanted.matches(each):
+            if each.sequence < watcher.position:
+                continue
+            effort = _effort(watcher.wanted, each)
+            if spent + effort > _MOST_EFFORT:
+                if not spent:
+                    return False
+                watcher.remember(frames, each.sequence, live=False)
+                return True
+            spent += effort
+            if not watcher.wanted.matches(each):
                 continue
             frame = self._renderer.frame(LIVE, each)
             frames.append((each.sequence, frame))
@@ -189,6 +200,14 @@ class Tail:
 
 def _passing(view: View, doubtful: list[Channel]) -> list[Channel]:
     return [channel for channel in doubtful if channel.wanted.passes(view)]
+
+
+def _effort(wanted: Filter, notification: Notification) -> int:
+    """How long the test may take, in units of a few microseconds, guessed without parsing anything."""
+    if wanted.area is None:
+        return 1
+    vertices = wanted.area.vertices if isinstance(wanted.area, Polygon) else 1
+    return 1 + (vertices + 8) * len(notification.identifier) // 8192
 
 
 def _costly(view: View, doubtful: list[Channel]) -> bool:

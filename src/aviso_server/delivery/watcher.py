@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aviso_server.delivery import frames
@@ -67,7 +68,7 @@ class Watcher:
 
     def go_live(self) -> None:
         """Deliver what comes from the position on."""
-        if not self.tail.join(self):
+        if not self.tail.join(self) or (self._behind and self._worker is None):
             self._employ(self._catch_up())
 
     def go_back(self, span: Span, cap: int | None) -> None:
@@ -79,6 +80,7 @@ class Watcher:
         self._behind = not live
         self.position = position
         if remembered:
+            # Taken in whatever its size: the tail has limited it, and one large frame must get through.
             self._add(remembered, b"".join([frame for _, frame in remembered]))
 
     def offer(self, offered: Frames, chunk: bytes) -> None:
@@ -92,6 +94,8 @@ class Watcher:
             chunk = b"".join([frame for _, frame in offered])
         self.position = offered[-1][0] + 1
         self._add(offered, chunk)
+        if self._backlog_bytes > self._hub.buffer_bytes:
+            self._fall_behind()
 
     def tick(self, now: float) -> float | None:
         """Show that the connection is alive, or end it when its time has come."""
@@ -110,7 +114,7 @@ class Watcher:
 
     def close(self, reason: frames.Reason) -> None:
         """End the stream in order, after what is already in the backlog."""
-        if self._ended or self._closing is not None:
+        if self._ended or (self._closing is not None and frames.weight(reason) <= frames.weight(self._closing)):
             return
         self._closing = reason
         if self._worker is None:
@@ -142,18 +146,25 @@ class Watcher:
             return
         self._backlog.append((added, chunk))
         self._backlog_bytes += len(chunk)
-        if self._backlog_bytes > self._hub.buffer_bytes:
-            self.position = self._backlog[0][0][0][0]
-            self._backlog.clear()
-            self._backlog_bytes = 0
-            self._behind = True
-            self.tail.leave(self)
+
+    def _fall_behind(self) -> None:
+        """Give the backlog up; the log has it all."""
+        self.position = self._backlog[0][0][0][0]
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        self._behind = True
+        self.tail.leave(self)
 
     def _write(self, chunk: bytes, last: bool = False) -> None:
         if last:
             self._ended = True
             self.tail.leave(self)
-        blocked = self.outlet.write(chunk, last)
+        try:
+            blocked = self.outlet.write(chunk, last)
+        except OSError:  # the client has gone; whoever called must not suffer
+            self._ended = True
+            self.tail.leave(self)
+            return
         if blocked is not None:
             self._employ(blocked)
 
@@ -169,7 +180,8 @@ class Watcher:
         except ConnectionError:
             self._ended = True
         except Exception as error:
-            await self._fail(error)
+            with suppress(ConnectionError):
+                await self._fail(error)
         finally:
             self._worker = None
 
@@ -219,7 +231,11 @@ class Watcher:
     async def _catch_up(self) -> None:
         """Read from the log until the tail can take over; one piece per step, so that other things get their turn."""
         if self.tail.join(self):
+            if self._behind:
+                await asyncio.sleep(0)  # there is more to look at, but others wait too
             return
+        piece = await self._hub.next_piece(self.wanted, LIVE, self.position)
+        # asked after the read, because retention may have been at work during it
         if await self._hub.history.lost(self.wanted.stream, self.position):
             logger.warning(
                 "a watcher fell behind what the log keeps",
@@ -227,7 +243,6 @@ class Watcher:
             )
             self._closing = self._closing or "end_of_stream"
             return
-        piece = await self._hub.next_piece(self.wanted, LIVE, self.position)
         self.position = piece.next
         if piece.data:
             await self.outlet.deliver(piece.data)

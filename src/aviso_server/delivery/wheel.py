@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
 
 __all__ = ["Due", "Wheel"]
+
+logger = logging.getLogger(__name__)
 
 _RESOLUTION = 0.1  # seconds
 _CALLS_PER_TURN = 256  # then other requests get their turn
@@ -55,7 +58,11 @@ class Wheel:
         for number, item in enumerate(due):
             if self._place.pop(item, None) is None:
                 continue  # has left since
-            again = item.tick(now)
+            try:
+                again = item.tick(now)
+            except Exception:  # one that fails must not stop the clock for all
+                logger.exception("a tick failed", extra={"event": "stream.heartbeat.failed"})
+                continue
             if again is not None:
                 self.add(item, again)
             if number % _CALLS_PER_TURN == _CALLS_PER_TURN - 1:

@@ -83,7 +83,7 @@ def parse_notification_id(text: str) -> tuple[str, int]:
     found = _SEQUENCE.fullmatch(digits)
     if found is None or len(found[1]) > 20 or int(found[1]) >= 2**64:
         raise InvalidRequest(
-            f"Notification id must be in '<stream>@<sequence>' format: the sequence '{digits}' is not a positive integer"
+            f"Notification id must be in '<stream>@<sequence>' format: '{digits}' is not a positive integer"
         )
     if int(found[1]) == 0:
         raise InvalidRequest(

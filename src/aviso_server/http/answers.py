@@ -11,6 +11,7 @@ from aviso_server.errors import InvalidRequest, MalformedRequest, RequestError, 
 
 __all__ = [
     "ENDPOINTS",
+    "JSON",
     "Endpoint",
     "Refusal",
     "empty",
@@ -22,7 +23,7 @@ __all__ = [
 
 Headers = list[tuple[bytes, bytes]]
 
-_JSON = (b"content-type", b"application/json")
+JSON = (b"content-type", b"application/json")
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 
 
@@ -79,7 +80,7 @@ async def respond(
 
 async def json_answer(send: Send, status: int, members: Any, request_id: str, headers: Headers | None = None) -> None:
     """Send members as JSON."""
-    await respond(send, status, _JSON, msgspec.json.encode(members), request_id, headers or [])
+    await respond(send, status, JSON, msgspec.json.encode(members), request_id, headers or [])
 
 
 async def text_answer(send: Send, status: int, text: str, request_id: str, headers: Headers | None = None) -> None:

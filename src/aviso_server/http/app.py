@@ -10,10 +10,9 @@ from uuid import uuid4
 
 from aviso_server.delivery.outlet import Send
 from aviso_server.http import admin, pages, schema
-from aviso_server.http.answers import Refusal, empty, json_answer, text_answer
+from aviso_server.http.answers import JSON, Refusal, empty, json_answer, respond, text_answer
 from aviso_server.http.body import Receive
 from aviso_server.http.notify import notify
-from aviso_server.http.openapi import document
 from aviso_server.http.service import Service
 from aviso_server.http.streams import replay, watch
 
@@ -42,7 +41,7 @@ async def ready(service: Service, send: Send, request_id: str) -> None:
 
 async def openapi(service: Service, send: Send, request_id: str) -> None:
     """The OpenAPI document of this server."""
-    await json_answer(send, 200, document(service.catalogue), request_id)
+    await respond(send, 200, JSON, service.openapi, request_id, [])
 
 
 _WITH_BODY: dict[tuple[str, str], WithBody] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from aviso_server.delivery.outlet import Send
 from aviso_server.errors import InvalidRequest, LogError, RequestError
-from aviso_server.http.answers import ENDPOINTS, Refusal, refusal_of, respond
+from aviso_server.http.answers import ENDPOINTS, JSON, Refusal, refusal_of, respond
 from aviso_server.http.body import Receive, read_body
 from aviso_server.http.requests import parse_request
 from aviso_server.http.service import Service
@@ -19,7 +19,6 @@ __all__ = ["notify"]
 logger = logging.getLogger(__name__)
 
 _ENDPOINT = ENDPOINTS["notification"]
-_JSON = (b"content-type", b"application/json")
 
 
 async def notify(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
@@ -50,7 +49,7 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
         request_id.encode(),
         seconds_text(service.clock() // SECOND).encode(),
     )
-    await respond(send, 200, _JSON, answer, request_id, [])
+    await respond(send, 200, JSON, answer, request_id, [])
 
 
 async def _store(service: Service, body: bytes) -> Notification:

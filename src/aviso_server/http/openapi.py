@@ -1,15 +1,181 @@
-"""The OpenAPI document of this server."""
+"""The OpenAPI document of this server, made from its configuration."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from aviso_server import __version__
+from aviso_server.config.settings import Settings
+from aviso_server.http import openapi_answers as answers
+from aviso_server.http.openapi_requests import body_components, request_body, wipe_body
+from aviso_server.http.openapi_streams import cloud_event_schema
 from aviso_server.model.schema import Catalogue
 
 __all__ = ["document"]
 
+_ABOUT = """\
+Publish notifications over HTTP, watch them live as server-sent events, or replay what was stored.
 
-def document(catalogue: Catalogue) -> dict[str, Any]:
+* Every answer has the header `X-Request-ID`; error bodies repeat it as `request_id`. Name it when you report a problem.
+* A path or a method that is not described here is answered with 404 and an empty body.
+* Errors are JSON with a `code` for programs and a `message` for people, unless the table below says otherwise.
+
+A watch is a stream that stays open. Try it with a client that shows a stream as it comes, such as `curl -N`:
+a page shows it only when it has ended."""
+
+_TAGS = {
+    "health": "Is the server alive and ready?",
+    "general": "The home page.",
+    "schema": "Which event types there are and what their fields accept.",
+    "notification": "Publish.",
+    "streaming": "Watch and replay.",
+    "admin": "Remove notifications. Credentials are needed if the server checks them.",
+}
+_SCHEMES = {
+    "bearer_jwt": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A JSON Web Token."},
+    "basic": {"type": "http", "scheme": "basic", "description": "A name and a password."},
+}
+_CREDENTIALS: list[dict[str, list[str]]] = [{"bearer_jwt": []}, {"basic": []}]
+_WITH_OR_WITHOUT: list[dict[str, list[str]]] = [{}, *_CREDENTIALS]
+_OPEN: list[dict[str, list[str]]] = []
+
+_ENCODING = "The body is not what `Content-Encoding` says (plain text)."
+
+
+def document(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
     """The document for these event types."""
-    return {"openapi": "3.1.0", "info": {"title": "Aviso Notification Service API", "version": __version__}}
+    header = {"description": "The id of this request, new for each.", "schema": {"type": "string", "format": "uuid"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Aviso Notification Service API",
+            "version": __version__,
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        # relative to this document, so that it also holds behind a proxy that adds a prefix
+        "servers": [{"url": "../", "description": "This server."}],
+        "tags": [{"name": name, "description": words} for name, words in _TAGS.items()],
+        "paths": {**_general(), **_schema(catalogue), **_posts(catalogue, settings), **_admin(catalogue)},
+        "components": {
+            "headers": {"X-Request-ID": header},
+            "schemas": {
+                **body_components(catalogue),
+                **answers.answer_components(),
+                "CloudEvent": cloud_event_schema(),
+            },
+            "securitySchemes": _SCHEMES,
+        },
+    }
+
+
+def _general() -> dict[str, Any]:
+    health = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
+    alive = answers.json_body("The server is alive.", {"schema": health, "example": {"status": "ok"}})
+    return {
+        "/health": {"get": _operation("health", "health", "Is the server alive?", _OPEN, "page", {"200": alive})},
+        "/ready": {
+            "get": _operation(
+                "ready",
+                "health",
+                "Can notifications be stored and read?",
+                _OPEN,
+                "page",
+                {"200": answers.ready(True), "503": answers.ready(False)},
+            )
+        },
+        "/": {"get": _operation("home", "general", "The home page", _OPEN, "page", {"200": answers.html("The page.")})},
+    }
+
+
+def _schema(catalogue: Catalogue) -> dict[str, Any]:
+    name = _path_parameter("event_type", "The name of the event type, letter for letter.", "mars", catalogue)
+    every = {"200": answers.schema_list()}
+    return {
+        "/api/v1/schema": {"get": _operation("list_schemas", "schema", "All event types", _OPEN, "page", every)},
+        "/api/v1/schema/{event_type}": {
+            "get": {
+                **_operation("get_schema", "schema", "One event type", _OPEN, "page", answers.schema_one()),
+                "parameters": [name],
+            }
+        },
+    }
+
+
+def _posts(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
+    summaries = {
+        "notification": ("notify", "Publish a notification", "It is stored before the answer is sent."),
+        "watch": (
+            "watch",
+            "Watch notifications as they are published",
+            "With `from_id` or `from_date` the stream starts with history and then goes on live, without a gap.",
+        ),
+        "replay": ("replay", "Replay stored notifications", "The stream ends when the history has been delivered."),
+    }
+    limit = f"The body is larger than {settings.limits.max_body_bytes} bytes."
+    paths: dict[str, Any] = {}
+    for endpoint, (name, summary, words) in summaries.items():
+        success = answers.notified() if endpoint == "notification" else answers.stream(endpoint, catalogue, settings)
+        own = {"200": success, "400": answers.text(_ENCODING), "413": answers.text(limit)}
+        tag = "notification" if endpoint == "notification" else "streaming"
+        operation = _operation(name, tag, summary, _WITH_OR_WITHOUT, endpoint, own)
+        body = request_body(endpoint, catalogue)
+        paths[f"/api/v1/{endpoint}"] = {"post": {**operation, "description": words, "requestBody": body}}
+    return paths
+
+
+def _admin(catalogue: Catalogue) -> dict[str, Any]:
+    words = "`<stream>@<sequence>`; the stream is an event type or a topic base."
+    identifier = _path_parameter("notification_id", words, "mars@42", catalogue, "@42")
+    wiped = {
+        "200": "The notifications of the stream are gone; its numbering goes on.",
+        "404": "There is no such stream.",
+        "500": "The stream could not be wiped.",
+    }
+    all_wiped = {
+        "200": "All notifications are gone; the numbering of every stream goes on.",
+        "500": "Not every stream could be wiped.",
+    }
+    malformed = answers.text(f"The body is not JSON with a `stream_name`, or its `Content-Type` is not. {_ENCODING}")
+    of_stream = {**answers.wiped(wiped), "400": malformed, "413": answers.text("The body is larger than 2 MiB.")}
+    one = _operation(
+        "delete_notification", "admin", "Delete one notification", _CREDENTIALS, "admin", answers.deleted()
+    )
+    stream = _operation("wipe_stream", "admin", "Delete a stream's notifications", _CREDENTIALS, "admin", of_stream)
+    everything = _operation(
+        "wipe_all", "admin", "Delete all notifications", _CREDENTIALS, "admin", answers.wiped(all_wiped)
+    )
+    return {
+        "/api/v1/admin/notification/{notification_id}": {"delete": {**one, "parameters": [identifier]}},
+        "/api/v1/admin/wipe/stream": {"delete": {**stream, "requestBody": wipe_body(catalogue)}},
+        "/api/v1/admin/wipe/all": {"delete": everything},
+    }
+
+
+def _operation(
+    name: str,
+    tag: str,
+    summary: str,
+    security: list[dict[str, list[str]]],
+    endpoint: str,
+    own: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
+    return {
+        "operationId": name,
+        "tags": [tag],
+        "summary": summary,
+        "security": security,
+        "responses": answers.responses(endpoint, own),
+    }
+
+
+def _path_parameter(name: str, words: str, example: str, catalogue: Catalogue, suffix: str = "") -> dict[str, Any]:
+    known = next(iter(catalogue.event_types), None)
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": words,
+        "schema": {"type": "string", "minLength": 1},
+        "example": example if known is None else known + suffix,
+    }

@@ -33,7 +33,7 @@ __all__ = ["make_log", "run"]
 logger = logging.getLogger(__name__)
 
 _KEEP_ALIVE = 120  # seconds; the published client keeps idle connections for 90
-_GRACE = 30  # seconds for requests in flight at shutdown
+_GRACE = 5  # seconds for requests in flight and for readers that do not read; supervisors kill after 10 or more
 _BACKLOG = 4096
 _SWITCH_INTERVAL = 0.001  # seconds: how long a reading thread may keep the event loop waiting
 
@@ -167,5 +167,5 @@ def _raise_file_limit() -> None:
 
 def _failed(event: str, message: str) -> int:
     logger.error(message, extra={"event": event})
-    print(f"aviso-server: {message}", file=sys.stderr)
+    sys.stderr.write(f"aviso-server: {message}\n")
     return 1

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cached_property
+
+import msgspec
 
 from aviso_server.config.settings import Settings
 from aviso_server.delivery.hub import Hub, Pace
+from aviso_server.http.openapi import document
 from aviso_server.log.base import Log
 from aviso_server.model.schema import Catalogue
 
@@ -35,3 +39,8 @@ class Service:
             clock,
         )
         self.connections: Callable[[], int] = lambda: 0  # how many clients are connected; the server knows
+
+    @cached_property
+    def openapi(self) -> bytes:
+        """The OpenAPI document, made when it is asked for the first time."""
+        return msgspec.json.encode(document(self.catalogue, self.settings))

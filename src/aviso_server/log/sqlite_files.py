@@ -86,12 +86,16 @@ def connect(file: Path) -> sqlite3.Connection:
 def prepare(directory: Path) -> Path:
     """Check the database of this directory, or make a new one if there is none; return its path."""
     file = directory / DATABASE
-    leftovers = [name for name in (f"{DATABASE}-wal", f"{DATABASE}-journal") if (directory / name).exists()]
+    ahead = file.with_name(f"{DATABASE}-wal")
+    written_ahead = ahead.exists() and ahead.stat().st_size > 0
     if file.exists():
         _check_header(file)
-        _check_content(file)
-    elif leftovers:
-        raise _damaged(file, f"it is missing, but its companion '{leftovers[0]}' is there")
+        _check_content(file, written_ahead)
+    elif written_ahead:
+        # SQLite would play the changes of the lost database into the new one.
+        raise _damaged(
+            file, f"it is missing, but its companion '{ahead.name}' is there; bring it back or move both away"
+        )
     else:
         _create(file)
     return file
@@ -116,10 +120,12 @@ def _check_header(file: Path) -> None:
         raise _damaged(file, f"it has format {version} and this version reads only format {FORMAT}")
 
 
-def _check_content(file: Path) -> None:
-    # A read-only connection: it neither repairs nor checkpoints, so that a broken file stays as it is.
+def _check_content(file: Path, written_ahead: bool) -> None:
+    # A read-only connection neither repairs nor checkpoints, and an immutable one makes no files beside the database:
+    # a broken one stays as it is.
+    mode = "mode=ro" if written_ahead else "immutable=1"
     try:
-        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        connection = sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
         try:
             if file.stat().st_size <= QUICK_CHECK_BYTES:
                 finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]

@@ -137,7 +137,8 @@ def _apart(
 
 
 def _one_by_one(connection: sqlite3.Connection, entry: Entry, source: str, values: list[float]) -> list[Notification]:
-    columns = f"{_COLUMNS}, box" if entry.boxed else f"{_COLUMNS}, NULL"
+    columns = "sequence, time, topic, CAST(identifier AS BLOB), CAST(payload AS BLOB)"
+    columns += ", box" if entry.boxed else ", NULL"
     rows = connection.execute(f"SELECT {columns} FROM {source} ORDER BY sequence", values).fetchall()
     return [
         Notification(sequence, time, topic, identifier, payload, packed and Box(*PACKED_BOX.unpack(packed)))

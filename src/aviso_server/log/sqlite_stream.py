@@ -15,8 +15,9 @@ __all__ = ["KEEP_ALL", "PACKED_BOX", "Entry", "StreamTable", "create_stream", "f
 
 KEEP_ALL = StoragePolicy()
 PACKED_BOX = struct.Struct("<4d")
-_PLAIN = ("sequence", "time", "size", "topic", "identifier", "payload")
-_BOXED = (*_PLAIN, "min_lat", "min_lon", "max_lat", "max_lon", "box")
+# JSON goes in as bytes and is kept as text: SQLite joins text without copying it first.
+_PLAIN = ("sequence, time, size, topic, identifier, payload", "(?,?,?,?,CAST(? AS TEXT),CAST(? AS TEXT))")
+_BOXED = (f"{_PLAIN[0]}, min_lat, min_lon, max_lat, max_lon, box", f"{_PLAIN[1][:-1]},?,?,?,?,?)")
 _ROWS_PER_INSERT = 256
 
 
@@ -74,7 +75,7 @@ def create_stream(connection: sqlite3.Connection, name: str) -> Entry:
     connection.execute(
         f"CREATE TABLE stream_{number:d} (sequence INTEGER PRIMARY KEY, time INTEGER NOT NULL, size INTEGER NOT NULL, "
         "min_lat REAL, min_lon REAL, max_lat REAL, max_lon REAL, box BLOB, "
-        "topic TEXT NOT NULL, identifier BLOB NOT NULL, payload BLOB NOT NULL)"
+        "topic TEXT NOT NULL, identifier TEXT NOT NULL, payload TEXT NOT NULL)"
     )
     return Entry(number, name, 1, 0, 0, 0, 0, 0, 0, False)
 
@@ -193,8 +194,7 @@ class StreamTable:
 
     def _insert(self, notifications: Sequence[Notification]) -> None:
         boxed = any(notification.box is not None for notification in notifications)
-        columns = _BOXED if boxed else _PLAIN
-        row = f"({','.join('?' * len(columns))})"
+        columns, row = _BOXED if boxed else _PLAIN
         for run in _runs(notifications):
             values: list[object] = []
             for one in run:
@@ -208,7 +208,7 @@ class StreamTable:
             # Many rows in one statement: SQLite lets go of Python's lock once per statement, and a busy event loop
             # makes each time costly.
             self._connection.execute(
-                f"INSERT INTO {self._table} ({','.join(columns)}) VALUES {','.join([row] * len(run))}", values
+                f"INSERT INTO {self._table} ({columns}) VALUES {','.join([row] * len(run))}", values
             )
         self.count += len(notifications)
         self.boxed = self.boxed or boxed

@@ -204,8 +204,7 @@ class Writer:
         more = False
         try:
             if self.failing:
-                # Writes the catalogue as it is: finds out whether there is room again.
-                self._transact(lambda tables: tables.touch_all())
+                self._transact(_Tables.probe)
             more = self._trim()
         except sqlite3.Error as error:
             self._note_failure(error)
@@ -282,10 +281,10 @@ class _Tables:
         for table in self.touched.values():
             table.flush()
 
-    def touch_all(self) -> None:
-        """Take part with every stream, changing nothing."""
-        for name in self._entries:
-            self.existing(name)
+    def probe(self) -> None:
+        """Write a little and leave nothing: finds out whether there is room again."""
+        self._connection.execute("CREATE TABLE probe (room INTEGER)")
+        self._connection.execute("DROP TABLE probe")
 
     def conform_index(self, stream: str) -> bool:
         """Make or drop the index on topics as the policy needs it; True if it was made."""

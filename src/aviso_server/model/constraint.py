@@ -8,7 +8,7 @@ import msgspec
 
 from aviso_server.errors import InvalidRequest
 
-__all__ = ["COMPARISONS", "MEMBERSHIP", "Constraint", "Kind", "Operand", "read_constraint"]
+__all__ = ["COMPARISONS", "MEMBERSHIP", "Constraint", "Kind", "Operand", "constraint_schema", "read_constraint"]
 
 Kind = Literal["integer", "number", "text"]
 Operand = int | float | str
@@ -67,7 +67,7 @@ def read_constraint(name: str, kind: Kind, operators: tuple[str, ...], request: 
         raise InvalidRequest(f"Field '{name}' does not support constraint objects; send a single value", field=name)
     if len(request) != 1:
         raise InvalidRequest(
-            f"Field '{name}': a constraint object must contain exactly one operator out of {accepted}; got {len(request)}",
+            f"Field '{name}': a constraint object must contain exactly one operator ({accepted}); got {len(request)}",
             field=name,
         )
     ((operator, operand),) = request.items()
@@ -89,6 +89,22 @@ def read_constraint(name: str, kind: Kind, operators: tuple[str, ...], request: 
     return Constraint(kind, operator, (_operand(name, operator, kind, operand),))
 
 
+def constraint_schema(operators: tuple[str, ...], operand: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema of the constraint objects with these operators."""
+    shapes: dict[str, Any] = {
+        "in": {"type": "array", "items": operand, "minItems": 1},
+        "between": {"type": "array", "items": operand, "minItems": 2, "maxItems": 2},
+    }
+    return {
+        "type": "object",
+        "description": f"A constraint: exactly one operator out of {', '.join(operators)}.",
+        "properties": {operator: shapes.get(operator, operand) for operator in operators},
+        "minProperties": 1,
+        "maxProperties": 1,
+        "additionalProperties": False,
+    }
+
+
 _NOUNS = {"integer": "integers", "number": "numbers", "text": "strings"}
 
 
@@ -97,7 +113,7 @@ def _operand(name: str, operator: str, kind: Kind, value: object) -> Operand:
     if kind == "integer" and type(value) is int and -(2**63) <= value < 2**63:
         return value
     if kind == "number" and (type(value) is float or type(value) is int):
-        return value
+        return float(value)  # compared as it is stored: as a double
     if kind == "text" and type(value) is str:
         return value.lower()
     raise InvalidRequest(

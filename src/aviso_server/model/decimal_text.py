@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-__all__ = ["parse", "shortest"]
+__all__ = ["NUMBER", "parse", "shortest"]
+
+NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+"""A decimal number as a regular expression that JSON schemas understand too."""
 
 # Python's float() alone would also take blanks, underscores and digits of other scripts.
-_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:nan|inf|infinity))")
+_NUMBER = re.compile(rf"{NUMBER}|[+-]?(?i:nan|inf|infinity)")
 
 
 def parse(text: str) -> float | None:

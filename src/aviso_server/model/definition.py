@@ -102,8 +102,10 @@ def _check_names(fields: Mapping[str, Field], topic: Topic | None, problems: lis
         if isinstance(fields.get(key), PointCloudField):
             problems.append(Problem("topic.key_order", f"'{key}' is a point cloud and cannot be part of the topic"))
     clouds = [name for name, field in fields.items() if isinstance(field, PointCloudField)]
-    for name in clouds:
-        if name != "point_cloud":
-            problems.append(Problem(f"identifier.{name}", "a PointCloudHandler field must be named point_cloud"))
+    problems += [
+        Problem(f"identifier.{name}", "a PointCloudHandler field must be named point_cloud")
+        for name in clouds
+        if name != "point_cloud"
+    ]
     if clouds and "polygon" in fields:
         problems.append(Problem("identifier.polygon", "cannot be declared together with a PointCloudHandler field"))

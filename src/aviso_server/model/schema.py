@@ -18,7 +18,7 @@ from aviso_server.model.filter import Area, Filter
 from aviso_server.model.json_value import compact, deeper_than, identifier_text
 from aviso_server.model.notification import Box, Draft
 
-__all__ = ["Catalogue", "EventType", "GenericType", "Operation", "TOPIC_BASE", "read_point"]
+__all__ = ["TOPIC_BASE", "Catalogue", "EventType", "GenericType", "Operation", "read_point"]
 
 Operation = Literal["watch", "replay"]
 

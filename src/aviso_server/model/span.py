@@ -9,10 +9,13 @@ import msgspec
 from aviso_server.errors import InvalidRequest
 from aviso_server.model.timestamp import SECOND, parse_instant, seconds_text
 
-__all__ = ["Span", "parse_sequence", "read_end", "read_start"]
+__all__ = ["SEQUENCE_TEXT", "Span", "parse_sequence", "read_end", "read_start"]
 
 _UNSIGNED = re.compile(r"\+?0*([0-9]+)")
 _HIGHEST = 2**64 - 1
+
+SEQUENCE_TEXT = r"^\+?0*[0-9]{1,20}$"
+"""What the text of every sequence looks like, as a regular expression for JSON schemas."""
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from aviso_server.errors import InvalidRequest
 
-__all__ = ["SECOND", "event_time", "parse_instant", "seconds_text"]
+__all__ = ["ACCEPTED", "INSTANT_TEXT", "SECOND", "event_time", "parse_instant", "seconds_text"]
 
 SECOND = 1_000_000_000
 
@@ -25,11 +25,20 @@ _UNIX = re.compile(r"\+?0*(\d+)", re.ASCII)
 
 ACCEPTED = "RFC 3339 (2025-01-15T10:00:00Z), a date and time without zone (UTC), Unix seconds or milliseconds"
 
+_BLANK = r"[\s\u001c-\u001f\u0085]*"
+_ZONE = r"(?: ?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2}))?"
+INSTANT_TEXT = (
+    rf"^{_BLANK}(?:\+?[0-9]+|[0-9]{{1,4}}-[0-9]{{1,2}}-[0-9]{{1,2}}[Tt ]"
+    rf"[0-9]{{1,2}}:[0-9]{{1,2}}:[0-9]{{1,2}}(?:\.[0-9]+)?{_ZONE}){_BLANK}$"
+)
+"""What the text of every point in time looks like, as a regular expression for JSON schemas."""
+
 
 @lru_cache(maxsize=4096)
 def seconds_text(second: int) -> str:
     """Whole seconds since 1970 as YYYY-MM-DDTHH:MM:SSZ."""
-    return (_EPOCH + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # not strftime: it writes the year 33 with two digits
+    return (_EPOCH + timedelta(seconds=second)).replace(tzinfo=None).isoformat() + "Z"
 
 
 def event_time(time: int) -> str:

@@ -7,14 +7,23 @@ from typing import Any, ClassVar
 import msgspec
 
 from aviso_server.errors import InvalidRequest
-from aviso_server.model.constraint import Constraint, Kind, read_constraint
-from aviso_server.model.geometry import PointCloud, Polygon
+from aviso_server.model.constraint import Constraint, Kind, constraint_schema, read_constraint
+from aviso_server.model.geometry import MAX_LAT, MAX_LON, PointCloud, Polygon
 from aviso_server.model.json_value import identifier_text
 
-__all__ = ["PAIR_SCHEMA", "Field", "SpatialField", "check_operands", "outside_range"]
+__all__ = ["PAIR_SCHEMA", "Field", "SpatialField", "check_operands", "outside_range", "within"]
 
 
-PAIR_SCHEMA = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+PAIR_SCHEMA = {
+    "type": "array",
+    "prefixItems": [
+        {"type": "number", "minimum": -MAX_LAT, "maximum": MAX_LAT},
+        {"type": "number", "minimum": -MAX_LON, "maximum": MAX_LON},
+    ],
+    "minItems": 2,
+    "maxItems": 2,
+}
+"""A JSON schema of [lat, lon]."""
 
 
 class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,9 +74,28 @@ class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             del shown["description"]
         return shown
 
+    def sample(self) -> Any:
+        """A value that this very field accepts."""
+        return self.example
+
     def json_schema(self) -> dict[str, Any]:
-        """A JSON schema that every acceptable published value satisfies."""
+        """A JSON schema that every acceptable published value satisfies, with words and an example for people."""
+        words = "" if not self.description else self.description.rstrip(". ") + ". "
+        return {"description": f"{words}Accepts {self.accepts}.", "examples": [self.sample()], **self.value_schema()}
+
+    def filter_schema(self) -> dict[str, Any]:
+        """A JSON schema that every acceptable value of a watch or replay request satisfies."""
+        if not self.operators:
+            return self.json_schema()
+        return {"anyOf": [self.json_schema(), constraint_schema(self.operators, self.operand_schema())]}
+
+    def value_schema(self) -> dict[str, Any]:
+        """The bare JSON schema of a published value."""
         return {"type": ["string", "number", "boolean"]}
+
+    def operand_schema(self) -> dict[str, Any]:
+        """The JSON schema of what a constraint compares with."""
+        return self.value_schema()
 
 
 def outside_range(name: str, shown: object, limits: tuple[Any, Any]) -> InvalidRequest:
@@ -75,6 +103,11 @@ def outside_range(name: str, shown: object, limits: tuple[Any, Any]) -> InvalidR
     return InvalidRequest(
         f"Field '{name}' value {shown} is outside allowed range [{limits[0]}, {limits[1]}]", field=name
     )
+
+
+def within(limits: tuple[Any, Any] | None) -> dict[str, Any]:
+    """A range as members of a JSON schema; they bind numbers only, not their text."""
+    return {} if limits is None else {"minimum": limits[0], "maximum": limits[1]}
 
 
 def check_operands(name: str, constraint: Constraint, limits: tuple[Any, Any] | None) -> Constraint:

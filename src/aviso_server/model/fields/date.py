@@ -19,6 +19,11 @@ _ORDINAL = re.compile(_YEAR + r"-\s*(?P<ordinal>\d{1,3}+)", re.ASCII)
 
 _FORMATS = ("%Y%m%d", "%Y-%m-%d")
 
+# For JSON schemas, which know no possessive digits: every day that is accepted looks like this.
+_MONTH, _DAY = r"(?:0?[1-9]|1[0-2])", r"(?:0?[1-9]|[12][0-9]|3[01])"
+_ANY_FORM = rf"^\s*(?:\+[0-9]+|[0-9]{{1,4}})(?:-\s*{_MONTH}-\s*{_DAY}|\s*{_MONTH}\s*{_DAY}|-\s*[0-9]{{1,3}})$"
+_FIRST_NUMBER, _LAST_NUMBER = 1000101, 99991231  # 1000-10-1 and 9999-12-31
+
 
 class DateField(Field, frozen=True, kw_only=True):
     """A day, written as 2025-12-25, 20251225 or 2025-359 (day of the year)."""
@@ -51,6 +56,11 @@ class DateField(Field, frozen=True, kw_only=True):
         if self.canonical_format not in _FORMATS:
             return "canonical_format", f"must be one of {', '.join(_FORMATS)}, got {self.canonical_format!r}"
         return None
+
+    def value_schema(self) -> dict[str, Any]:
+        """Text, or the digits of YYYYMMDD as a number."""
+        limits = {"minimum": _FIRST_NUMBER, "maximum": _LAST_NUMBER}
+        return {"type": ["string", "integer"], "pattern": _ANY_FORM, **limits}
 
 
 def _read(text: str) -> date | None:

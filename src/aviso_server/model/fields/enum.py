@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from aviso_server.errors import InvalidRequest
 from aviso_server.model.constraint import MEMBERSHIP, Constraint
+from aviso_server.model.decimal_text import parse
 from aviso_server.model.fields.base import Field
 
 __all__ = ["EnumField"]
@@ -44,3 +45,38 @@ class EnumField(Field, frozen=True, kw_only=True):
         for operand in constraint.operands:
             self.canonical(name, operand)
         return constraint
+
+    def sample(self) -> str:
+        """The first value."""
+        return next(iter(self.values), str(self.example))
+
+    def value_schema(self) -> dict[str, Any]:
+        """One of the values; those that look like a number or a truth value may be sent as one."""
+        lowered = _lowered(self.values)
+        others = [{"type": "boolean"}] if lowered & {"true", "false"} else []
+        if any(parse(value) is not None for value in lowered):
+            others.append({"type": "number"})
+        return {"anyOf": [*self._texts(), *others]}
+
+    def operand_schema(self) -> dict[str, Any]:
+        """One of the values as text."""
+        return {"anyOf": self._texts()}
+
+    def _texts(self) -> list[dict[str, Any]]:
+        if not self.values:
+            return [{"not": {}}]
+        return [{"enum": list(self.values)}, {"type": "string", "pattern": _any_case(self.values)}]
+
+
+def _any_case(values: tuple[str, ...]) -> str:
+    """A regular expression for the values in any letter case; JSON schemas have no flag for that."""
+    if not all(value.isascii() for value in values):
+        return "."
+    return f"^(?:{'|'.join(''.join(map(_letter, value)) for value in values)})$"
+
+
+def _letter(character: str) -> str:
+    if not character.isalpha():
+        return character if character.isalnum() else f"\\u{ord(character):04x}"
+    kelvin = "\\u212a" if character in "kK" else ""  # the one other character whose lower case is ASCII
+    return f"[{character.lower()}{character.upper()}{kelvin}]"

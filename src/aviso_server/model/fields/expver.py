@@ -19,7 +19,9 @@ class ExpverField(Field, frozen=True, kw_only=True):
     default: str | None = None
 
     type_name: ClassVar[str] = "ExpverHandler"
-    accepts: ClassVar[str] = "a number up to 4294967295 (padded to four digits) or a word (lower-cased); empty text means the default"
+    accepts: ClassVar[str] = (
+        "a number up to 4294967295 (padded to four digits) or a word (lower-cased); empty text means the default"
+    )
     example: ClassVar[Any] = "0001"
     wildcard: ClassVar[bool] = True
 
@@ -34,3 +36,7 @@ class ExpverField(Field, frozen=True, kw_only=True):
             if len(digits) <= 10 and int(digits or "0") < 2**32:
                 return f"{digits:0>4}"
         return text.lower()
+
+    def value_schema(self) -> dict[str, Any]:
+        """Any text; only a default makes the empty one acceptable."""
+        return {"type": ["string", "number", "boolean"], "minLength": 0 if self.default else 1}

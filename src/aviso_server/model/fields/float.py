@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from aviso_server.errors import InvalidRequest
 from aviso_server.model.constraint import COMPARISONS, Constraint, Kind
-from aviso_server.model.decimal_text import parse, shortest
-from aviso_server.model.fields.base import Field, check_operands, outside_range
+from aviso_server.model.decimal_text import NUMBER, parse, shortest
+from aviso_server.model.fields.base import Field, check_operands, outside_range, within
 
 __all__ = ["FloatField"]
 
@@ -31,7 +31,9 @@ class FloatField(Field, frozen=True, kw_only=True):
         if number is None or not math.isfinite(number):
             reason = "expected a decimal number" if number is None else "the number is not finite"
             raise InvalidRequest(
-                f"Field '{name}' must be a finite number; got '{text}'", reason if text else "the text is empty", field=name
+                f"Field '{name}' must be a finite number; got '{text}'",
+                reason if text else "the text is empty",
+                field=name,
             )
         if self.range is not None and not self.range[0] <= number <= self.range[1]:
             raise outside_range(name, shortest(number), self.range)
@@ -48,3 +50,15 @@ class FloatField(Field, frozen=True, kw_only=True):
         ):
             return "range", f"must be [min, max] with min <= max, both finite, got {list(self.range)}"
         return None
+
+    def sample(self) -> float:
+        """The example, or the number of the range that is nearest to it."""
+        return float(self.example if self.range is None else max(self.range[0], min(self.range[1], self.example)))
+
+    def value_schema(self) -> dict[str, Any]:
+        """A number or its text."""
+        return {**self.operand_schema(), "type": ["number", "string"], "pattern": f"^{NUMBER}$"}
+
+    def operand_schema(self) -> dict[str, Any]:
+        """A number; text does not count."""
+        return {"type": "number", **within(self.range)}

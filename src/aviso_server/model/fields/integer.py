@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 from aviso_server.errors import InvalidRequest
 from aviso_server.model.constraint import COMPARISONS, Constraint, Kind
-from aviso_server.model.fields.base import Field, check_operands, outside_range
+from aviso_server.model.fields.base import Field, check_operands, outside_range, within
 
 __all__ = ["IntField"]
 
-_DIGITS = re.compile(r"[+-]?[0-9]+")
+_INTEGER = r"[+-]?[0-9]+"
+_DIGITS = re.compile(_INTEGER)
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _DIGITS_OF_64_BITS = 19
 
@@ -60,3 +61,16 @@ class IntField(Field, frozen=True, kw_only=True):
         if self.range is not None and self.range[0] > self.range[1]:
             return "range", f"must be [min, max] with min <= max, got {list(self.range)}"
         return None
+
+    def sample(self) -> int:
+        """The example, or the number of the range that is nearest to it."""
+        low, high = self.range or (_LOWEST, _HIGHEST)
+        return max(low, min(high, int(self.example)))
+
+    def value_schema(self) -> dict[str, Any]:
+        """A whole number or its text."""
+        return {**self.operand_schema(), "type": ["integer", "string"], "pattern": f"^{_INTEGER}$"}
+
+    def operand_schema(self) -> dict[str, Any]:
+        """A whole number; text does not count."""
+        return {"type": "integer", **within(self.range or (_LOWEST, _HIGHEST))}

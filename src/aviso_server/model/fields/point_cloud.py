@@ -32,7 +32,9 @@ class PointCloudField(SpatialField, frozen=True, kw_only=True):
         try:
             cloud = geometry.parse_point_cloud(value, self.max_points)
         except geometry.ShapeError as error:
-            raise InvalidRequest(f"field '{name}' must be a valid point cloud: {error}", str(error), field=name) from None
+            raise InvalidRequest(
+                f"field '{name}' must be a valid point cloud: {error}", str(error), field=name
+            ) from None
         return [list(pair) for pair in zip(cloud.lats, cloud.lons, strict=True)], cloud
 
     def problem(self) -> tuple[str, str] | None:
@@ -41,6 +43,10 @@ class PointCloudField(SpatialField, frozen=True, kw_only=True):
             return "max_points", f"must lie in [1, {MAX_POINTS}], got {self.max_points}"
         return None
 
-    def json_schema(self) -> dict[str, Any]:
+    def sample(self) -> Any:
+        """As many points of the example as are allowed."""
+        return self.example[: self.max_points]
+
+    def value_schema(self) -> dict[str, Any]:
         """An array of pairs."""
         return {"type": "array", "items": PAIR_SCHEMA, "minItems": 1, "maxItems": self.max_points}

@@ -32,9 +32,10 @@ class PolygonField(SpatialField, frozen=True, kw_only=True):
         polygon = read_polygon(name, value, max_vertices)
         return (value if type(value) is str else geometry.polygon_text(polygon)), polygon
 
-    def json_schema(self) -> dict[str, Any]:
+    def value_schema(self) -> dict[str, Any]:
         """Text or an array of pairs."""
-        return {"anyOf": [{"type": "string"}, {"type": "array", "items": PAIR_SCHEMA, "minItems": 4}]}
+        pairs = {"type": "array", "items": PAIR_SCHEMA, "minItems": geometry.MIN_VERTICES}
+        return {"anyOf": [{"type": "string", "pattern": geometry.POLYGON_TEXT}, pairs]}
 
 
 def read_polygon(name: str, value: object, max_vertices: int = geometry.MAX_VERTICES) -> geometry.Polygon:

@@ -36,3 +36,12 @@ class StringField(Field, frozen=True, kw_only=True):
         if self.max_length is not None and self.max_length < 1:
             return "max_length", f"must be at least 1, got {self.max_length}"
         return None
+
+    def sample(self) -> str:
+        """As much of the example as fits."""
+        return str(self.example)[: self.max_length]
+
+    def value_schema(self) -> dict[str, Any]:
+        """Non-empty text; a JSON schema counts characters, of which there are never more than bytes."""
+        limit = {} if self.max_length is None else {"maxLength": self.max_length}
+        return {"type": ["string", "number", "boolean"], "minLength": 1, **limit}

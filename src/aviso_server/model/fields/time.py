@@ -13,6 +13,7 @@ __all__ = ["TimeField"]
 _HOURS = re.compile(r"\d{1,2}", re.ASCII)
 _COLON = re.compile(r"(\d{1,2}):(\d{2})", re.ASCII)
 _FOUR = re.compile(r"(\d{2})(\d{2})", re.ASCII)
+_ANY_FORM = r"^(?:(?:[01]?[0-9]|2[0-3])(?::[0-5][0-9])?|(?:[01][0-9]|2[0-3])[0-5][0-9])$"  # for JSON schemas
 
 
 class TimeField(Field, frozen=True, kw_only=True):
@@ -38,3 +39,7 @@ class TimeField(Field, frozen=True, kw_only=True):
         if int(minutes) > 59:
             raise InvalidRequest(f"Field '{name}' has invalid minutes in '{text}'; accepted are 0 to 59", field=name)
         return f"{hours:0>2}{minutes}"
+
+    def value_schema(self) -> dict[str, Any]:
+        """Text, or a number that is written like one of the forms."""
+        return {"type": ["string", "integer"], "pattern": _ANY_FORM, "minimum": 0, "maximum": 2359}

@@ -11,7 +11,12 @@ from aviso_server.model.geometry.pairs import (
 )
 from aviso_server.model.geometry.shape import Point, PointCloud, Polygon, ShapeError
 from aviso_server.model.geometry.text import (
+    MAX_LAT,
+    MAX_LON,
     MAX_VERTICES,
+    MIN_VERTICES,
+    POINT_TEXT,
+    POLYGON_TEXT,
     box_text,
     parse_box,
     parse_point,
@@ -21,7 +26,12 @@ from aviso_server.model.geometry.text import (
 
 __all__ = [
     "MAX_CLOUD_BYTES",
+    "MAX_LAT",
+    "MAX_LON",
     "MAX_VERTICES",
+    "MIN_VERTICES",
+    "POINT_TEXT",
+    "POLYGON_TEXT",
     "Point",
     "PointCloud",
     "Polygon",

@@ -16,6 +16,8 @@ __all__ = [
     "MAX_LON",
     "MAX_VERTICES",
     "MIN_VERTICES",
+    "POINT_TEXT",
+    "POLYGON_TEXT",
     "box_text",
     "check_range",
     "check_ring",
@@ -36,6 +38,14 @@ _BLANKS = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
     "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
+
+_BLANK = r"[\s\u0085]*"
+_ITEM = f"{_BLANK}{decimal_text.NUMBER}{_BLANK}"
+POINT_TEXT = rf"^{_BLANK}(?:{_ITEM},{_ITEM}|\({_ITEM},{_ITEM}\)){_BLANK}$"
+"""What the text of every point looks like, as a regular expression for JSON schemas."""
+_RING = f"(?:{_ITEM},){{{2 * MIN_VERTICES - 1},}}{_ITEM}"
+POLYGON_TEXT = rf"^{_BLANK}(?:{_RING}|\({_RING}\)){_BLANK}$"
+"""What the text of every polygon looks like, as a regular expression for JSON schemas."""
 
 # JSON knows a part of our number grammar, with the same meaning, and is read many times faster.
 _JSON_NUMBERS = msgspec.json.Decoder(tuple[float, ...])

@@ -1,0 +1,1 @@
+"""Benchmarks of aviso-server against rivals in the same run. `README.md` says how to read them."""

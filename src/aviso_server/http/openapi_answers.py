@@ -1,0 +1,201 @@
+"""The answers in the OpenAPI document: headers, statuses and bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aviso_server.config.settings import Settings
+from aviso_server.http.openapi_errors import error_content, error_statuses
+from aviso_server.http.openapi_streams import FRAMES, REQUEST_ID, stream_examples
+from aviso_server.model.fields import FIELD_TYPES
+from aviso_server.model.schema import Catalogue
+
+__all__ = [
+    "answer_components",
+    "deleted",
+    "html",
+    "json_body",
+    "notified",
+    "ready",
+    "responses",
+    "schema_list",
+    "schema_one",
+    "stream",
+    "text",
+    "wiped",
+]
+
+Answers = dict[str, dict[str, Any]]
+
+_ID = {"$ref": "#/components/headers/X-Request-ID"}
+_REQUEST_ID = {"type": "string", "format": "uuid"}
+_TEXT = {"schema": {"type": "string"}}
+_NO_ROUTE = "Only for another method or another path, even if it differs by a slash only: the answer is empty."
+
+
+def responses(endpoint: str, own: Answers) -> Answers:
+    """All answers of an operation: its own, and the errors of its endpoint; a status may have several bodies."""
+    answers: Answers = {status: _with_id(answer) for status, answer in own.items()}
+    for status in error_statuses(endpoint):
+        words, content = error_content(endpoint, status)
+        answers[str(status)] = _merged(answers.get(str(status)), _with_id(json_body(words, content)))
+    if "401" in answers:
+        challenge = {"description": "Which credentials are accepted, a line for each.", "schema": {"type": "string"}}
+        answers["401"]["headers"] = {**answers["401"]["headers"], "WWW-Authenticate": challenge}
+    if "503" in answers:
+        later = {"description": "Seconds after which to try again.", "schema": {"type": "string"}}
+        answers["503"]["headers"] = {**answers["503"]["headers"], "Retry-After": later}
+    answers.setdefault("404", _with_id({"description": _NO_ROUTE}))
+    return dict(sorted(answers.items()))
+
+
+def json_body(words: str, content: dict[str, Any]) -> dict[str, Any]:
+    """An answer in JSON."""
+    return {"description": words, "content": {"application/json": content}}
+
+
+def text(words: str) -> dict[str, Any]:
+    """An answer in plain text."""
+    return {"description": words, "content": {"text/plain": _TEXT}}
+
+
+def html(words: str) -> dict[str, Any]:
+    """A page."""
+    return {"description": words, "content": {"text/html": _TEXT}}
+
+
+def stream(endpoint: str, catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
+    """The answer that is an event stream."""
+    headers = {
+        name: {"schema": {"type": "string", "const": value}}
+        for name, value in (
+            ("Cache-Control", "no-cache"),
+            ("Access-Control-Allow-Origin", "*"),
+            ("X-Accel-Buffering", "no"),
+        )
+    }
+    content = {"schema": {"type": "string"}, "examples": stream_examples(endpoint, catalogue, settings)}
+    return {"description": FRAMES, "headers": headers, "content": {"text/event-stream": content}}
+
+
+def notified() -> dict[str, Any]:
+    """The answer to a notification that was stored."""
+    time = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"}
+    members = {"status": {"const": "success"}, "request_id": _REQUEST_ID, "processed_at": time}
+    example = {"status": "success", "request_id": REQUEST_ID, "processed_at": "2025-07-06T12:00:00Z"}
+    return json_body("The notification is stored.", {"schema": _closed(members), "example": example})
+
+
+def ready(is_ready: bool) -> dict[str, Any]:
+    """The answer about readiness."""
+    state = "ready" if is_ready else "not_ready"
+    members = {"status": {"const": state}, "backend_connected": {"const": is_ready}}
+    words = "Notifications can be stored and read." if is_ready else "The place where notifications live is away."
+    return json_body(words, {"schema": _closed(members)})
+
+
+def schema_list() -> dict[str, Any]:
+    """The answer with all event types."""
+    members = {
+        "status": {"const": "success"},
+        "total_schemas": {"type": "integer", "minimum": 0},
+        "event_types": {"type": "array", "items": {"type": "string"}},
+        "schema": {"type": "object", "additionalProperties": _reference("EventType")},
+    }
+    message = {"message": {"type": "string", "description": "Only if no schema is configured at all."}}
+    return json_body("All event types.", {"schema": _closed(members, message)})
+
+
+def schema_one() -> Answers:
+    """The answers with one event type, or with the names of those that exist."""
+    members = {"status": {"const": "success"}, "event_type": {"type": "string"}, "schema": _reference("EventType")}
+    refused = {"status": {"const": "error"}, "message": {"type": "string"}, "request_id": _REQUEST_ID}
+    types = {"available_types": {"type": "array", "items": {"type": "string"}}}
+    return {
+        "200": json_body("The event type.", {"schema": _closed(members)}),
+        "404": json_body("There is no such event type.", {"schema": _closed(refused, types)}),
+    }
+
+
+def deleted() -> Answers:
+    """The answers to the removal of one notification."""
+    words = {
+        "200": "The notification is gone.",
+        "400": "The id is not `<stream>@<sequence>` with a positive sequence.",
+        "404": "There is no such notification.",
+        "500": "The notification could not be deleted.",
+    }
+    return {status: _outcome(status, text, {"notification_id": {"type": "string"}}) for status, text in words.items()}
+
+
+def wiped(words: dict[str, str]) -> Answers:
+    """The answers to the removal of many notifications."""
+    return {status: _outcome(status, text, {}) for status, text in words.items()}
+
+
+def answer_components() -> dict[str, Any]:
+    """The parts of answers that several operations share, by their names under `components.schemas`."""
+    payload = {"type": ["object", "null"], "properties": {"required": {"type": "boolean"}}, "required": ["required"]}
+    members = {
+        "payload": {"description": "Whether a payload must be sent; null if nothing is said.", **payload},
+        "identifier": {"type": "object", "additionalProperties": _reference("Field")},
+    }
+    return {
+        "EventType": {**_closed(members), "description": "What an event type's notifications carry."},
+        "Field": {
+            "description": "A field of an identifier: its type and the limits of that type.",
+            "anyOf": [_field(kind) for kind in FIELD_TYPES.values()],
+        },
+    }
+
+
+def _field(kind: Any) -> dict[str, Any]:
+    """The definition of a field as the schema route shows it."""
+    _, definitions = msgspec.json.schema_components([kind], ref_template="#/{name}")
+    parameters = dict(definitions[kind.__name__]["properties"])
+    for parameter in parameters.values():
+        parameter.pop("default", None)
+    description = {"description": {"type": "string"}}
+    members = {name: schema for name, schema in parameters.items() if name != "description"}
+    return _closed({"type": {"const": kind.type_name}, **members}, description)
+
+
+def _outcome(status: str, words: str, more: dict[str, Any]) -> dict[str, Any]:
+    members = {"success": {"const": status == "200"}, "message": {"type": "string"}, **more, "request_id": _REQUEST_ID}
+    return json_body(words, {"schema": _closed(members)})
+
+
+def _closed(members: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    """An object with these members and no others."""
+    return {
+        "type": "object",
+        "properties": {**members, **(optional or {})},
+        "required": list(members),
+        "additionalProperties": False,
+    }
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _with_id(answer: dict[str, Any]) -> dict[str, Any]:
+    return {**answer, "headers": {"X-Request-ID": _ID, **answer.get("headers", {})}}
+
+
+def _merged(first: dict[str, Any] | None, second: dict[str, Any]) -> dict[str, Any]:
+    """Two answers with the same status as one."""
+    if first is None:
+        return second
+    bodies = dict(first["content"])
+    for media_type, body in second["content"].items():
+        if media_type in bodies:
+            schemas = [
+                *bodies[media_type]["schema"].get("anyOf", [bodies[media_type]["schema"]]),
+                *body["schema"].get("anyOf", [body["schema"]]),
+            ]
+            body = {"schema": {"anyOf": schemas}, "examples": body.get("examples", {})}
+        bodies[media_type] = body
+    return {**first, "description": f"{first['description']} {second['description']}", "content": bodies}
