@@ -143,6 +143,7 @@ def test_case_036_not_an_object(api: Client, request_text: str) -> None:
         {"event_type": "mars", "identifier": []},
         {"event_type": "mars", "identifier": None},
         {"event_type": "mars", "identifier": "x"},
+        {"event_type": "nope", "identifier": []},
     ],
     ids=json.dumps,
 )

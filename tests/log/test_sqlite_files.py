@@ -170,7 +170,7 @@ def test_a_foreign_or_broken_file_is_refused_and_left_as_it_is(
     asyncio.run(fill(tmp_path, 1))
 
 
-@pytest.mark.parametrize("spoil", [spoil_text, spoil_foreign, spoil_pages, spoil_half])
+@pytest.mark.parametrize("spoil", [spoil_text, spoil_pages, spoil_half])
 def test_a_broken_file_with_changes_not_yet_in_it_is_refused_and_left_as_it_is(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:

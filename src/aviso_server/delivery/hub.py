@@ -16,6 +16,7 @@ from aviso_server.delivery.replay import Replay
 from aviso_server.delivery.tail import Tail
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.delivery.wheel import Wheel
+from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Log
 from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.filter import Filter
@@ -86,6 +87,7 @@ class Hub:
         tail.watchers += 1
         try:
             last = (await self.log.state(wanted.stream)).last
+            _check_fed(tail)
         except BaseException:
             self._release_tail(tail)
             raise
@@ -183,15 +185,31 @@ class Hub:
                 self.log,
                 self._executor,
                 self.pace.buffer_bytes,
+                self._tail_lost,
             )
             await tail.open()
+            _check_fed(tail)
             self._tails[wanted.stream] = tail
             return tail
         finally:
             del self._opening[wanted.stream]
+
+    def _tail_lost(self, tail: Tail) -> None:
+        """Close everyone who relies on the tail, so that they ask again from where they are; newcomers get a new one."""
+        if self._tails.get(tail.stream) is tail:
+            del self._tails[tail.stream]
+            tail.close()
+        for stream in list(self.open_streams):
+            if isinstance(stream, Watcher) and stream.tail is tail:
+                stream.close("end_of_stream")
 
     def _release_tail(self, tail: Tail) -> None:
         tail.watchers -= 1
         if tail.watchers <= 0 and self._tails.get(tail.stream) is tail:
             del self._tails[tail.stream]
             tail.close()
+
+
+def _check_fed(tail: Tail) -> None:
+    if tail.lost:
+        raise LogUnavailable(f"the live feed of stream '{tail.stream}' was lost; ask again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _RECENT_COUNT = 4096
 _RECENT_BYTES = 8 * 1024 * 1024
 _WRITES_PER_TURN = 256  # then other requests get their turn
-_COSTLY = 200_000  # edge pairs; more than that are compared outside of the event loop
+_COSTLY = 50_000  # edge pairs, about two milliseconds; more than that are compared outside of the event loop
 _MOST_EFFORT = 512  # of one join: about a millisecond
 
 Frames = Sequence[tuple[int, bytes]]
@@ -53,15 +53,24 @@ class Tail:
     """Follows one stream for all its watchers of this process."""
 
     def __init__(
-        self, stream: str, renderer: Renderer, positional: bool, log: Log, executor: Executor, backlog_limit: int
+        self,
+        stream: str,
+        renderer: Renderer,
+        positional: bool,
+        log: Log,
+        executor: Executor,
+        backlog_limit: int,
+        on_lost: Callable[[Tail], None] | None = None,
     ) -> None:
         self.stream = stream
         self.watchers = 0  # how many hold on to this tail, joined or catching up
+        self.lost = False  # the log cannot feed it any longer
         self._renderer = renderer
         self._positional = positional
         self._log = log
         self._executor = executor
         self._backlog_limit = backlog_limit // 2
+        self._on_lost = on_lost
         self._index: FilterIndex[Channel] = FilterIndex()
         self._channels: dict[Filter, Channel] = {}
         self._queue: list[Notification] = []
@@ -73,7 +82,7 @@ class Tail:
 
     async def open(self) -> None:
         """Begin to follow; from now on no notification is missed."""
-        self._subscription = self._log.follow(self.stream, self._feed)
+        self._subscription = self._log.follow(self.stream, self._feed, self._lose)
         try:
             last = (await self._log.state(self.stream)).last
         except BaseException:
@@ -142,6 +151,13 @@ class Tail:
     def _feed(self, notifications: Sequence[Notification]) -> None:
         self._queue.extend(notifications)
         self._arrived.set()
+
+    def _lose(self, reason: str) -> None:
+        """The log cannot hand on everything any longer: whoever relies on this tail has to begin anew."""
+        logger.error("live feed lost: %s", reason, extra={"event": "stream.live.lost", "stream": self.stream})
+        self.lost = True
+        if self._on_lost is not None:
+            self._on_lost(self)
 
     async def _sweep(self) -> None:
         while True:

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
-from uuid import uuid4
 
 from aviso_server.delivery.outlet import Send
 from aviso_server.http import admin, pages, schema
 from aviso_server.http.answers import JSON, Refusal, empty, json_answer, respond, text_answer
 from aviso_server.http.body import Receive
 from aviso_server.http.notify import notify
+from aviso_server.http.request_id import new_request_id
 from aviso_server.http.service import Service
 from aviso_server.http.streams import replay, watch
 
@@ -78,7 +78,7 @@ class App:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request_id = str(uuid4())
+        request_id = new_request_id()
         try:
             if self._service.connections() > self._max_connections:
                 raise _too_many(self._max_connections)

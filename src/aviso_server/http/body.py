@@ -21,8 +21,12 @@ _GZIP = 31
 
 async def read_body(scope: Any, receive: Receive, limit: int) -> bytes:
     """The decoded body; a Refusal with 413 if it is larger than the limit."""
-    declared = header(scope, b"content-length")
-    encoding = (header(scope, b"content-encoding") or b"").strip().lower()
+    declared, encoding = None, b""
+    for key, value in scope["headers"]:
+        if key == b"content-length":
+            declared = value
+        elif key == b"content-encoding":
+            encoding = encoding or value.strip().lower()
     if declared is not None and not encoding and declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
     message = await receive()

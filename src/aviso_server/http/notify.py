@@ -41,10 +41,11 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
             "The notification could not be stored",
             details=str(error),
         ) from None
-    logger.debug(
-        "notification processed",
-        extra={"event": "api.notification.processed", "request_id": request_id, "topic": stored.topic},
-    )
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "notification processed",
+            extra={"event": "api.notification.processed", "request_id": request_id, "topic": stored.topic},
+        )
     answer = b'{"status":"success","request_id":"%b","processed_at":"%b"}' % (
         request_id.encode(),
         seconds_text(service.clock() // SECOND).encode(),

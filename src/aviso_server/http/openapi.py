@@ -18,7 +18,8 @@ Publish notifications over HTTP, watch them live as server-sent events, or repla
 
 * Every answer has the header `X-Request-ID`; error bodies repeat it as `request_id`. Name it when you report a problem.
 * A path or a method that is not described here is answered with 404 and an empty body.
-* Errors are JSON with a `code` for programs and a `message` for people, unless the table below says otherwise.
+* Errors are JSON with a `code` for programs and a `message` for people. Bodies that are too large or cannot be
+  decompressed are answered in plain text.
 
 A watch is a stream that stays open. Try it with a client that shows a stream as it comes, such as `curl -N`:
 a page shows it only when it has ended."""
@@ -39,7 +40,7 @@ _CREDENTIALS: list[dict[str, list[str]]] = [{"bearer_jwt": []}, {"basic": []}]
 _WITH_OR_WITHOUT: list[dict[str, list[str]]] = [{}, *_CREDENTIALS]
 _OPEN: list[dict[str, list[str]]] = []
 
-_ENCODING = "The body is not what `Content-Encoding` says (plain text)."
+_ENCODING = "Plain text: the body is not what `Content-Encoding` says."
 
 
 def document(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
@@ -136,7 +137,9 @@ def _admin(catalogue: Catalogue) -> dict[str, Any]:
         "200": "All notifications are gone; the numbering of every stream goes on.",
         "500": "Not every stream could be wiped.",
     }
-    malformed = answers.text(f"The body is not JSON with a `stream_name`, or its `Content-Type` is not. {_ENCODING}")
+    malformed = answers.text(
+        f"Plain text: the body is not JSON with a `stream_name`, or its `Content-Type` is not JSON. {_ENCODING}"
+    )
     of_stream = {**answers.wiped(wiped), "400": malformed, "413": answers.text("The body is larger than 2 MiB.")}
     one = _operation(
         "delete_notification", "admin", "Delete one notification", _CREDENTIALS, "admin", answers.deleted()

@@ -198,4 +198,4 @@ def _merged(first: dict[str, Any] | None, second: dict[str, Any]) -> dict[str, A
             ]
             body = {"schema": {"anyOf": schemas}, "examples": body.get("examples", {})}
         bodies[media_type] = body
-    return {**first, "description": f"{first['description']} {second['description']}", "content": bodies}
+    return {**first, "description": f"{first['description']}\n\n{second['description']}", "content": bodies}

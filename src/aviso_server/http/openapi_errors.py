@@ -104,8 +104,8 @@ def error_content(endpoint: str, status: int) -> tuple[str, dict[str, Any]]:
     """What a status means on an endpoint, and the schema and examples of its JSON body."""
     kinds = [kind for kind in _kinds(endpoint) if kind.status == status]
     schemas = [_schema(kind, endpoint) for kind in kinds]
-    examples = {kind.code: {"summary": kind.when, "value": _example(kind, endpoint)} for kind in kinds}
-    words = " ".join(f"`{kind.code}`: {kind.when}" for kind in kinds)
+    examples = {kind.code: {"description": kind.when, "value": _example(kind, endpoint)} for kind in kinds}
+    words = "\n".join(f"* `{kind.code}`: {kind.when}" for kind in kinds)
     return words, {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}, "examples": examples}
 
 

@@ -21,8 +21,9 @@ __all__ = ["SAMPLE_PAYLOAD", "body_components", "request_body", "wipe_body"]
 
 SAMPLE_PAYLOAD = {"location": "/archive/2025/07/06"}
 
-_GENERIC = "Generic"
+_GENERIC = "OfAnyEventType"
 _NAMES = {"notification": "Notification", "watch": "Watch", "replay": "Replay"}
+_IDENTIFIERS = {"notification": "Identifier", "watch": "Filter", "replay": "Filter"}
 _ABSENT = {"type": "null"}
 _IGNORED_TEXT = {"type": ["string", "null"], "description": "Accepted and ignored."}
 _PAYLOAD = "Any JSON value; readers get it as `data.payload`. null is the same as leaving it out."
@@ -32,11 +33,16 @@ _SEQUENCE_WORDS = "A sequence number as text. It is the number after the `@` in 
 def body_components(catalogue: Catalogue) -> dict[str, Any]:
     """The schemas of all request bodies, by their names under `components`."""
     schemas: dict[str, Any] = {}
-    for endpoint, name in _NAMES.items():
-        for event_type in catalogue.event_types.values():
-            schemas[_component(name, event_type.name)] = _configured(endpoint, event_type)
-        if _takes_any_event_type(catalogue):
-            schemas[f"{name}.{_GENERIC}."] = _generic(endpoint, catalogue)
+    for each in catalogue.event_types.values():
+        schemas[_component("Identifier", each.name)] = published_schema(each)
+        schemas[_component("Filter", each.name)] = filter_schema(each)
+        for endpoint in _NAMES:
+            schemas[_component(_NAMES[endpoint], each.name)] = _configured(endpoint, each)
+    if _takes_any_event_type(catalogue):
+        schemas[f"Identifier{_GENERIC}"] = generic_published_schema()
+        schemas[f"Filter{_GENERIC}"] = generic_filter_schema()
+        for endpoint in _NAMES:
+            schemas[f"{_NAMES[endpoint]}{_GENERIC}"] = _generic(endpoint, catalogue)
     return schemas
 
 
@@ -44,8 +50,8 @@ def request_body(endpoint: str, catalogue: Catalogue) -> dict[str, Any]:
     """The body of notification, watch or replay."""
     components = [_component(_NAMES[endpoint], name) for name in catalogue.event_types]
     if _takes_any_event_type(catalogue):
-        components.append(f"{_NAMES[endpoint]}.{_GENERIC}.")
-    references = [{"$ref": f"#/components/schemas/{component}"} for component in components]
+        components.append(_NAMES[endpoint] + _GENERIC)
+    references = [_reference(component) for component in components]
     examples = {name: {"value": value} for name, value in _examples(endpoint, catalogue).items()}
     return {
         "required": True,
@@ -83,13 +89,17 @@ def _component(name: str, event_type: str) -> str:
     return name + "." + re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):x}.", event_type)
 
 
+def _reference(component: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{component}"}
+
+
 def _configured(endpoint: str, event_type: EventType) -> dict[str, Any]:
-    identifier = published_schema(event_type) if endpoint == "notification" else filter_schema(event_type)
+    identifier = _reference(_component(_IDENTIFIERS[endpoint], event_type.name))
     return _body(endpoint, {"const": event_type.name}, identifier, bool(event_type.payload_required))
 
 
 def _generic(endpoint: str, catalogue: Catalogue) -> dict[str, Any]:
-    identifier = generic_published_schema() if endpoint == "notification" else generic_filter_schema()
+    identifier = _reference(_IDENTIFIERS[endpoint] + _GENERIC)
     name: dict[str, Any] = {
         "type": "string",
         "description": "An event type that is not configured: it has any keys.",
@@ -141,12 +151,12 @@ def _instant(words: str, example: str) -> dict[str, Any]:
 
 
 def _start(given: str, other: str) -> dict[str, Any]:
-    return {"required": [given], "properties": {given: {"type": "string"}, other: _ABSENT}}
+    return {"type": "object", "required": [given], "properties": {given: {"type": "string"}, other: _ABSENT}}
 
 
 def _both(first: str, second: str) -> dict[str, Any]:
     texts = {first: {"type": "string"}, second: {"type": "string"}}
-    return {"required": [first, second], "properties": texts}
+    return {"type": "object", "required": [first, second], "properties": texts}
 
 
 def _examples(endpoint: str, catalogue: Catalogue) -> dict[str, Any]:
@@ -168,11 +178,15 @@ def _examples(endpoint: str, catalogue: Catalogue) -> dict[str, Any]:
                     examples[f"{name}: {title}{words}"] = {**request, **start}
     if not catalogue.strict:
         request = {"event_type": "my_event", "identifier": {"place": "oslo", "level": 3}}
-        more = {"notification": {"payload": SAMPLE_PAYLOAD}, "replay": {"from_id": "1"}}.get(endpoint, {})
-        examples["an event type that is not configured"] = {**request, **more}
+        examples["an event type that is not configured"] = {**request, **_EXTRAS[endpoint]}
     return examples
 
 
+_EXTRAS: dict[str, dict[str, Any]] = {
+    "notification": {"payload": SAMPLE_PAYLOAD},
+    "watch": {},
+    "replay": {"from_id": "1"},
+}
 _STARTS: dict[str, dict[str, dict[str, Any]]] = {
     "watch": {"": {}, ", history from a sequence first": {"from_id": "1"}},
     "replay": {

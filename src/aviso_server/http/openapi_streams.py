@@ -72,11 +72,7 @@ def cloud_event_schema() -> dict[str, Any]:
         "type": {"type": "string", "pattern": "^int\\.ecmwf\\.aviso\\.", "description": "Ends in the event type."},
         "source": {"type": "string", "description": "The base URL of the server."},
         "time": {"type": "string", "format": "date-time", "description": "When it was stored, in UTC."},
-        "sequence": {
-            "type": "integer",
-            "minimum": 1,
-            "description": "Its number in the stream, without gaps unless notifications were deleted.",
-        },
+        "sequence": {"type": "integer", "minimum": 1, "description": "Its number in the stream."},
         "datacontenttype": {"const": "application/json"},
         "dataschema": {"type": "string"},
         "data": {

@@ -13,6 +13,7 @@ __all__ = ["MEMBERS", "Request", "parse_request"]
 
 MEMBERS = ("event_type", "identifier", "from_id", "from_date", "to_id", "to_date", "payload")
 _OPTIONAL_TEXTS = ("from_id", "from_date", "to_id", "to_date")
+_KNOWN = frozenset(MEMBERS)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -32,22 +33,23 @@ def parse_request(body: bytes) -> Request:
     members = loads(body)
     if not isinstance(members, dict):
         raise _shape("the body must be a JSON object")
-    unknown = members.keys() - set(MEMBERS)
-    if unknown:
+    if not members.keys() <= _KNOWN:
+        unknown = min(members.keys() - _KNOWN)
         raise MalformedRequest(
-            "UNKNOWN_FIELD", f"Unknown field '{min(unknown)}' in request body; allowed fields: {', '.join(MEMBERS)}"
+            "UNKNOWN_FIELD", f"Unknown field '{unknown}' in request body; allowed fields: {', '.join(MEMBERS)}"
         )
     event_type, identifier = members.get("event_type"), members.get("identifier")
     if not isinstance(event_type, str):
         raise _shape("'event_type' must be present and a string")
     if not isinstance(identifier, dict):
         raise _shape("'identifier' must be present and an object")
-    texts = [members.get(name) for name in _OPTIONAL_TEXTS]
-    for name, text in zip(_OPTIONAL_TEXTS, texts, strict=True):
-        if text is not None and not isinstance(text, str):
+    for name in _OPTIONAL_TEXTS:
+        if name in members and not isinstance(members[name], str | None):
             raise _shape(f"'{name}' must be a string or null")
-    from_id, from_date, to_id, to_date = texts
-    return Request(event_type, identifier, from_id, from_date, to_id, to_date, members.get("payload"))
+    get = members.get
+    return Request(
+        event_type, identifier, get("from_id"), get("from_date"), get("to_id"), get("to_date"), get("payload")
+    )
 
 
 def _shape(reason: str) -> MalformedRequest:

@@ -22,7 +22,7 @@ import msgspec
 
 from aviso_server.model.notification import Box, Draft, Notification
 
-__all__ = ["Batch", "Follower", "Log", "StoragePolicy", "StreamState", "Subscription"]
+__all__ = ["Batch", "Follower", "Log", "Lost", "StoragePolicy", "StreamState", "Subscription"]
 
 
 class StoragePolicy(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class StreamState(msgspec.Struct, frozen=True):
     last: int  # newest sequence ever given out; 0 before the first
     count: int
     bytes: int
-    trimmed: int = 0  # newest sequence that retention (not an admin) has removed; 0 if none
+    trimmed: int = 0  # newest sequence that the log's own limits (not an admin) have removed; 0 if none
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -54,6 +54,9 @@ class Batch(msgspec.Struct, frozen=True):
 
 Follower = Callable[[Sequence[Notification]], None]
 """Called in the event loop's thread with newly stored notifications, in order."""
+
+Lost = Callable[[str], None]
+"""Called once with the reason when notifications may have been missed; the follower is not called again after it."""
 
 
 class Subscription(Protocol):
@@ -84,8 +87,11 @@ class Log(Protocol):
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Store several, all or none, with adjacent places in one commit where the log can."""
 
-    def follow(self, stream: str, follower: Follower) -> Subscription:
-        """From now on hand every newly stored notification of the stream to the follower."""
+    def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
+        """From now on hand every newly stored notification of the stream to the follower.
+
+        A log that lives elsewhere may find out that it cannot keep this promise any longer: then it calls `lost`.
+        """
 
     async def state(self, stream: str) -> StreamState:
         """What the stream holds now; a stream nobody has used is empty, not an error.
@@ -99,8 +105,9 @@ class Log(Protocol):
     async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
         """Up to `limit` notifications with start <= sequence <= end, ascending.
 
+        Fewer than `limit`, even none, do not mean the end: only `next` > `end` does. Never more than `state` knows of.
         With `box`, notifications whose own box is absent or does not overlap it may be left out
-        (a hint: leaving out none is correct too). An empty batch with next > end means: no more.
+        (a hint: leaving out none is correct too).
         """
 
     async def first_since(self, stream: str, time: int) -> int:

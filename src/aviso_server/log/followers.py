@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from aviso_server.log.base import Follower, Subscription
+from aviso_server.log.base import Follower, Lost, Subscription
 from aviso_server.model.notification import Notification
 
 __all__ = ["Followers"]
@@ -17,9 +17,9 @@ class Followers:
     def __init__(self) -> None:
         self._holds: dict[str, tuple[_Hold, ...]] = {}
 
-    def add(self, stream: str, follower: Follower) -> Subscription:
+    def add(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
         """From now on `tell` hands the stream's notifications to this follower too."""
-        hold = _Hold(self, stream, follower)
+        hold = _Hold(self, stream, follower, lost)
         self._holds[stream] = (*self._holds.get(stream, ()), hold)
         return hold
 
@@ -31,9 +31,23 @@ class Followers:
             try:
                 hold.follower(notifications)
             except Exception as error:  # a follower's fault must not reach publishers
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"a follower of stream '{stream}' failed", "exception": error}
-                )
+                _report(stream, error)
+
+    def lose(self, stream: str, reason: str) -> None:
+        """Tell every follower of the stream that it may have missed something, and forget them all."""
+        for hold in self._holds.pop(stream, ()):
+            if not hold.active:
+                continue
+            hold.active = False
+            try:
+                if hold.lost is not None:
+                    hold.lost(reason)
+            except Exception as error:  # the others must hear of it too
+                _report(stream, error)
+
+    def any(self, stream: str) -> bool:
+        """True if somebody follows the stream."""
+        return stream in self._holds
 
     def remove(self, hold: _Hold) -> None:
         """Forget one hold; unknown ones are fine."""
@@ -44,13 +58,20 @@ class Followers:
             self._holds.pop(hold.stream, None)
 
 
-class _Hold:
-    __slots__ = ("_followers", "active", "follower", "stream")
+def _report(stream: str, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"a follower of stream '{stream}' failed", "exception": error}
+    )
 
-    def __init__(self, followers: Followers, stream: str, follower: Follower) -> None:
+
+class _Hold:
+    __slots__ = ("_followers", "active", "follower", "lost", "stream")
+
+    def __init__(self, followers: Followers, stream: str, follower: Follower, lost: Lost | None) -> None:
         self._followers = followers
         self.stream = stream
         self.follower = follower
+        self.lost = lost
         self.active = True
 
     def cancel(self) -> None:

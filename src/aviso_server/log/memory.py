@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from aviso_server.errors import LogUnavailable
-from aviso_server.log.base import Batch, Follower, StreamState, Subscription
+from aviso_server.log.base import Batch, Follower, Lost, StreamState, Subscription
 from aviso_server.log.followers import Followers
 from aviso_server.model.notification import Box, Draft, Notification
 
@@ -73,8 +73,8 @@ class MemoryLog:
             self._followers.tell(stream, notifications)
         return stored
 
-    def follow(self, stream: str, follower: Follower) -> Subscription:
-        """From now on hand every newly stored notification of the stream to the follower."""
+    def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
+        """From now on hand every newly stored notification of the stream to the follower; none is ever lost."""
         return self._followers.add(stream, follower)
 
     async def state(self, stream: str) -> StreamState:

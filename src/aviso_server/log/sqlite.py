@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from aviso_server.errors import LogDamaged, LogError, LogUnavailable
-from aviso_server.log.base import Batch, Follower, StoragePolicy, StreamState, Subscription
+from aviso_server.log.base import Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
 from aviso_server.log.followers import Followers
 from aviso_server.log.sqlite_files import DirectoryLock, as_log_error, connect, prepare
 from aviso_server.log.sqlite_reader import Reader
@@ -98,8 +98,8 @@ class SqliteLog:
         notifications: Sequence[Notification] = await future
         return notifications
 
-    def follow(self, stream: str, follower: Follower) -> Subscription:
-        """From now on hand every newly stored notification of the stream to the follower."""
+    def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
+        """From now on hand every newly stored notification of the stream to the follower; none is ever lost."""
         return self._followers.add(stream, follower)
 
     async def state(self, stream: str) -> StreamState:
@@ -211,7 +211,8 @@ class SqliteLog:
             connection = connect(file)
 
             def deliver(outcome: Outcome) -> None:
-                if not loop.is_closed():
+                # A loop that was closed over an open log has nobody left to tell.
+                with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._arrived, outcome)
 
             writer = Writer(connection, load_entries(connection), self._policies, self._clock, deliver)

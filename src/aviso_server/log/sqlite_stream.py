@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -195,7 +195,8 @@ class StreamTable:
     def _insert(self, notifications: Sequence[Notification]) -> None:
         boxed = any(notification.box is not None for notification in notifications)
         columns, row = _BOXED if boxed else _PLAIN
-        for run in _runs(notifications):
+        for start in range(0, len(notifications), _ROWS_PER_INSERT):
+            run = notifications[start : start + _ROWS_PER_INSERT]
             values: list[object] = []
             for one in run:
                 size = len(one.topic.encode()) + len(one.identifier) + len(one.payload)
@@ -205,10 +206,15 @@ class StreamTable:
                 values += (one.sequence, one.time, size, one.topic, one.identifier, one.payload)
                 if boxed:
                     values += (None,) * 5 if one.box is None else (*one.box, PACKED_BOX.pack(*one.box))
-            # Many rows in one statement: SQLite lets go of Python's lock once per statement, and a busy event loop
-            # makes each time costly.
+            # All rows in one statement: SQLite lets go of Python's lock several times per statement, and beside a busy
+            # event loop each time may cost milliseconds. Empty rows fill it up to a power of two, so that there are
+            # few different statements to prepare.
+            rows = 1 << (len(run) - 1).bit_length()
+            values += (None,) * (row.count("?") * (rows - len(run)))
             self._connection.execute(
-                f"INSERT INTO {self._table} ({columns}) VALUES {','.join([row] * len(run))}", values
+                f"INSERT INTO {self._table} ({columns}) SELECT * FROM (VALUES {','.join([row] * rows)}) "
+                "WHERE column1 IS NOT NULL",
+                values,
             )
         self.count += len(notifications)
         self.boxed = self.boxed or boxed
@@ -235,14 +241,3 @@ class StreamTable:
         self.count -= count
         self.bytes -= size
         self._oldest_may_be_gone = True
-
-
-def _runs(notifications: Sequence[Notification]) -> Iterator[Sequence[Notification]]:
-    # Powers of two keep the number of different statements, and so the cost of preparing them, small.
-    start, left, run = 0, len(notifications), _ROWS_PER_INSERT
-    while left:
-        while run > left:
-            run //= 2
-        yield notifications[start : start + run]
-        start += run
-        left -= run

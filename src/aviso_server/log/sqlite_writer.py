@@ -206,7 +206,7 @@ class Writer:
             if self.failing:
                 self._transact(_Tables.probe)
             more = self._trim()
-        except sqlite3.Error as error:
+        except Exception as error:  # the thread must live on: publishers wait for it
             self._note_failure(error)
         changed = {name: entry for name, entry in self._entries.items() if before.get(name) is not entry}
         if changed:

@@ -27,7 +27,7 @@ _POINT_SCHEMA = {
     "anyOf": [{"type": "string", "pattern": geometry.POINT_TEXT}, PAIR_SCHEMA],
 }
 _SCALAR = {"type": ["string", "number", "boolean"]}
-_ONE_PLACE = {"not": {"required": ["polygon", "point"]}}
+_ONE_PLACE = {"not": {"type": "object", "required": ["polygon", "point"]}}
 
 
 def published_schema(event_type: EventType) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def generic_published_schema() -> dict[str, Any]:
     return {
         "type": "object",
         "description": "Any keys; every value is text, a number or a truth value, and not empty.",
-        "not": {"required": ["point"]},
+        "not": {"type": "object", "required": ["point"]},
         "additionalProperties": {**_SCALAR, "minLength": 1},
     }
 

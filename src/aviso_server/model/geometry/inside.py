@@ -42,7 +42,7 @@ def cloud_touches(cloud: PointCloud, polygon: Polygon) -> bool:
     if not cloud.box.overlaps(polygon.box):
         return False
     if cloud.points * polygon.vertices <= _SMALL_RING:
-        return any(map(lambda lat, lon: covers(polygon, Point(lat, lon)), cloud.lats, cloud.lons))
+        return any(covers(polygon, Point(lat, lon)) for lat, lon in zip(cloud.lats, cloud.lons, strict=True))
     return _any_covered(polygon, cloud)
 
 

@@ -26,7 +26,7 @@ Edge = tuple[float, float, float, float, float, float, float, float]
 def intersects(a: Polygon, b: Polygon) -> bool:
     """True if the polygons share at least one point; touching counts, and so does one inside the other."""
     return a.box.overlaps(b.box) and (
-        covers(b, Point(a.lats[0], a.lons[0])) or covers(a, Point(b.lats[0], b.lons[0])) or edges_meet(a, b)
+        covers(b, Point(a.lats[0], a.lons[0])) or covers(a, Point(b.lats[0], b.lons[0])) or _edges_meet(a, b)
     )
 
 
@@ -44,7 +44,7 @@ def cost(a: Polygon | PointCloud | Point, b: Polygon | PointCloud | Point) -> in
     return 0 if apart else len(a.lats) * (1 if isinstance(b, Point) else len(b.lats))
 
 
-def edges_meet(a: Polygon, b: Polygon) -> bool:
+def _edges_meet(a: Polygon, b: Polygon) -> bool:
     """True if some edge of the one and some edge of the other share at least one point."""
     shared = Box(
         max(a.box.min_lat, b.box.min_lat),

@@ -1,0 +1,68 @@
+"""The rendering of a notification, byte for byte."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aviso_server.model.cloudevent import LIVE, REPLAY, Renderer
+from aviso_server.model.json_value import compact
+from aviso_server.model.notification import Notification
+
+TIME = 1_933_135_200_123_456_000
+TIDE = Notification(7, TIME, "tide.3.oslo", b'{"level":"3","port":"oslo"}', b"null")
+
+NOTIFICATIONS = st.builds(
+    Notification,
+    sequence=st.integers(1, 2**63 - 1),
+    time=st.integers(0, 4_000_000_000).flatmap(
+        lambda second: st.sampled_from([0, 1, 1000, 1_000_000, 123_456_789, 999_999_999]).map(
+            lambda fraction: second * 1_000_000_000 + fraction
+        )
+    ),
+    topic=st.just("tide.x"),
+    identifier=st.dictionaries(st.text("%abé\n"), st.text("%sd\"\\é\u2028")).map(compact),
+    payload=(st.none() | st.text("%bé\r\n", max_size=5) | st.lists(st.floats(allow_nan=False, allow_infinity=False))).map(
+        compact
+    ),
+)
+
+
+def test_the_example_of_the_contract() -> None:
+    expected = (
+        b'event: replay\ndata: {"data":{"identifier":{"level":"3","port":"oslo"},"payload":null},'
+        b'"datacontenttype":"application/json","dataschema":"http://localhost/schema/tide","id":"tide@7","sequence":7,'
+        b'"source":"http://localhost","specversion":"1.0","time":"2031-04-05T06:00:00.123456Z",'
+        b'"type":"int.ecmwf.aviso.tide"}\n\n'
+    )
+    renderer = Renderer("tide", "http://localhost")
+    assert renderer.frame(REPLAY, TIDE) == expected
+    assert renderer.frame(LIVE, TIDE).startswith(b"event: live-notification\ndata: {")
+
+
+@given(st.lists(NOTIFICATIONS, max_size=6), st.sampled_from(["tide", "50%d", 'q"\\', "é b"]), st.sampled_from([LIVE, REPLAY]))
+def test_many_frames_are_the_frames_joined(notifications: list[Notification], event_type: str, name: bytes) -> None:
+    renderer = Renderer(event_type, "http://localhost/%20%s?a=%d")
+    assert renderer.frames(name, notifications) == b"".join(renderer.frame(name, each) for each in notifications)
+
+
+@given(NOTIFICATIONS, st.sampled_from(["tide", "50%d", 'q"\\']))
+def test_an_event_is_one_line_of_sorted_compact_json(notification: Notification, event_type: str) -> None:
+    renderer = Renderer(event_type, "https://aviso.example.org/a")
+    event = renderer.event(notification)
+    assert b"\n" not in event
+    assert b"\r" not in event
+    members = json.loads(event)
+    assert list(members) == sorted(members)
+    assert list(members["data"]) == ["identifier", "payload"]
+    assert set(members) == {
+        *("data", "datacontenttype", "dataschema", "id", "sequence", "source", "specversion", "time", "type"),
+    }
+    assert members["id"] == f"{event_type}@{notification.sequence}"
+    assert members["sequence"] == notification.sequence
+    assert members["type"] == f"int.ecmwf.aviso.{event_type}"
+    assert members["dataschema"] == f"https://aviso.example.org/a/schema/{event_type}"
+    assert members["data"]["identifier"] == json.loads(notification.identifier)
+    assert members["data"]["payload"] == json.loads(notification.payload)
