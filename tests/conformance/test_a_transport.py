@@ -100,6 +100,13 @@ def test_unknown_routes_are_empty(api: Client, method: str, path: str) -> None:
     assert_not_found(api.request(method, path))
 
 
+def test_what_is_not_http_has_a_request_id_too(api: Client) -> None:
+    """A method that HTTP parsers do not know cannot reach a route: 400, but never without an id."""
+    response = api.request("BREW", "/health")
+    assert response.status == 400
+    assert UUID.fullmatch(response.header("x-request-id") or "")
+
+
 def test_case_011_home_page(api: Client) -> None:
     response = api.get("/")
     assert response.status == 200

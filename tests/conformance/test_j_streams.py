@@ -170,10 +170,14 @@ def test_case_137_bytes_of_a_watch(api: Client) -> None:
         assert b'"type":"connection_established"' in stream.next().raw
 
 
-def test_one_frame_per_chunk(api: Client) -> None:
+def test_chunks_are_whole_frames_and_the_opening_is_alone(api: Client) -> None:
+    """docs/decisions/0002: what is ready together may share a chunk, but no frame is split or held back."""
     publish(api, 3)
     stream = api.replay("mars", OD)
-    assert [chunk for _, chunk in stream.chunks] == [frame.raw for frame in stream.frames]
+    chunks = [chunk for _, chunk in stream.chunks]
+    assert chunks[0] == stream.frames[0].raw
+    assert all(chunk.startswith(b"event: ") and chunk.endswith(b"\n\n") for chunk in chunks)
+    assert b"".join(chunks) == b"".join(frame.raw for frame in stream.frames)
 
 
 def assert_cloud_event(event: dict[str, Any], event_type: str, identifier: dict[str, str], payload: Any) -> None:

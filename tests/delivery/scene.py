@@ -12,7 +12,7 @@ from aviso_server.delivery.hub import Hub, Pace
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.errors import LogUnavailable
-from aviso_server.log.base import Batch, Follower, Log, StreamState, Subscription
+from aviso_server.log.base import Batch, Follower, Log, Lost, StreamState, Subscription
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.notification import Box, Notification
 from aviso_server.model.span import Span
@@ -101,10 +101,14 @@ class FailingLog(MemoryLog):
         self._check("state")
         return await super().state(stream)
 
-    def follow(self, stream: str, follower: Follower) -> Subscription:
-        """Fails as a broker would."""
+    def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
+        """Fails as a broker would, now or later through `lose`."""
         self._check("follow")
-        return super().follow(stream, follower)
+        return self._followers.add(stream, follower, lost)
+
+    def lose(self, stream: str) -> None:
+        """Cut the live feed of a stream, as a broker that went away would."""
+        self._followers.lose(stream, "the broker went away")
 
     async def first_since(self, stream: str, time: int) -> int:
         """Fails as a disk would."""

@@ -280,3 +280,25 @@ def test_a_failed_subscription_leaves_nothing_behind(broken: str) -> None:
             await settled(lambda: reader.sequences == [1])
 
     asyncio.run(scene())
+
+
+@in_event_loop
+async def test_a_lost_live_feed_ends_the_streams_and_newcomers_get_a_new_one() -> None:
+    async with hub_on(log := FailingLog(1000)) as hub:
+        old, reader = await join(hub)
+        slow = Reader()
+        await join(hub, reader=slow)
+        slow.stop()
+        await publish(log)
+        await settled(lambda: reader.sequences == [1])
+        log.lose("tides")
+        _, newcomer = await join(hub)
+        await publish(log)
+        await settled(lambda: newcomer.sequences == [2])
+        slow.resume()
+        await settled(lambda: slow.ended)
+        assert reader.reason == slow.reason == "end_of_stream"
+        assert reader.sequences == slow.sequences == [1]
+        hub.release(old)
+        await publish(log)
+        await settled(lambda: newcomer.sequences == [2, 3])

@@ -38,7 +38,7 @@ OPERATIONS = {
     ("delete", "/api/v1/admin/wipe/all"): "admin",
 }
 POSTS = ["notification", "watch", "replay"]
-CREDENTIALS = [{"bearer_jwt": []}, {"basic": []}]
+CREDENTIALS: list[dict[str, list[str]]] = [{"bearer_jwt": []}, {"basic": []}]
 # code, status and where it may come
 CATALOGUE = [
     ("INVALID_JSON", "400", POSTS),

@@ -13,6 +13,7 @@ import pytest
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import Log, StoragePolicy, StreamState
 from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite_files import connect
 from aviso_server.model.notification import Box, Draft, Notification
 from tests.log.contract import LogContract, StoragePolicyContract
 from tests.log.scenario import EVERYTHING, draft, everything, in_event_loop, opened, sequences, size, until
@@ -43,7 +44,7 @@ async def test_what_waits_together_is_committed_together(tmp_path: Path) -> None
 
 
 @in_event_loop
-async def test_commits_are_forced_to_disk(tmp_path: Path) -> None:
+async def test_an_answer_comes_after_the_commit_and_closing_leaves_one_file(tmp_path: Path) -> None:
     async with opened(SqliteLog(tmp_path)) as log:
         await log.append(draft(1))
         # Another connection sees the answer's notification, through the write-ahead log.
@@ -53,6 +54,12 @@ async def test_commits_are_forced_to_disk(tmp_path: Path) -> None:
         other.close()
         assert (tmp_path / "log.sqlite-wal").stat().st_size > 0
     assert not (tmp_path / "log.sqlite-wal").exists(), "closing checkpoints"
+
+
+def test_connections_ask_for_every_commit_to_be_forced_to_disk(tmp_path: Path) -> None:
+    connection = connect(tmp_path / "any.sqlite")
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    connection.close()
 
 
 @in_event_loop

@@ -188,6 +188,8 @@ class Hub:
                 self._tail_lost,
             )
             await tail.open()
+            if tail.lost:
+                tail.close()
             _check_fed(tail)
             self._tails[wanted.stream] = tail
             return tail
@@ -195,7 +197,7 @@ class Hub:
             del self._opening[wanted.stream]
 
     def _tail_lost(self, tail: Tail) -> None:
-        """Close everyone who relies on the tail, so that they ask again from where they are; newcomers get a new one."""
+        """Close everyone who relies on the tail: they ask again from where they are, and newcomers get a new tail."""
         if self._tails.get(tail.stream) is tail:
             del self._tails[tail.stream]
             tail.close()

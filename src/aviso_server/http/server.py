@@ -23,6 +23,7 @@ from aviso_server import __version__, logs
 from aviso_server.config.settings import Settings
 from aviso_server.errors import LogError
 from aviso_server.http.app import App
+from aviso_server.http.connection import Connection
 from aviso_server.http.service import Service
 from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
@@ -87,7 +88,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 App(service),
-                http="httptools",
+                http=Connection,
                 loop="none",
                 ws="none",
                 lifespan="off",
