@@ -37,7 +37,8 @@ class Listening:
 
     def take(self, count: int = 1, timeout: float = ENOUGH) -> list[Any]:
         """The next ones, so many."""
-        deadline, taken = time.monotonic() + timeout, []
+        deadline = time.monotonic() + timeout
+        taken: list[Any] = []
         while len(taken) < count:
             try:
                 arrived = self._arrived.get(timeout=max(0.0, deadline - time.monotonic()))

@@ -81,8 +81,8 @@ def test_cap_on_history_reaches_the_listener(tmp_path_factory: pytest.TempPathFa
         client = connect(capped)
         for number in range(3):
             client.notify(event_type="tide", identifier={"gauge": "cap"}, payload=number)
-        for options in ({"mode": "replay_only"}, {}):
-            listening = client.listen("tide", start_from=0, **options)
+        for mode in ("replay_only", "watch"):
+            listening = client.listen("tide", start_from=0, mode=mode)
             assert [next(listening).payload for _ in range(2)] == [0, 1]
             with pytest.raises(HistoryGapError) as gap:
                 next(listening)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from pyaviso import AvisoClient
 
+from tests.client.configuration import configuration
+from tests.client.connection import connect
 from tests.client.listening import Open, payloads, sequences
 from tests.harness import Server
 
@@ -145,3 +147,18 @@ def test_filters(
     history = payloads(client.listen("storm", filter=wanted, start_from=0, mode="replay_only"))
     assert set(history) == set(matching)
     assert history == matching * (len(history) // len(matching) if matching else 0)
+
+
+def test_event_types_without_a_schema(tmp_path_factory: pytest.TempPathFactory, listen: Open) -> None:
+    config = {**configuration(), "notification_schema": {}}
+    with Server(config, tmp_path_factory.mktemp("generic")) as server:
+        client = connect(server)
+        assert (client.schema().event_types, client.schema().total_schemas) == ([], 0)
+        listening = listen(server, lambda: client.listen("anything", filter={"colour": "red", "size": "*"}))
+        for colour, size in (("red", "1"), ("blue", "2"), ("red", "3")):
+            client.notify(event_type="anything", identifier={"colour": colour, "size": size}, payload=size)
+        assert payloads(listening.take(2)) == ["1", "3"]
+        wanted = {"colour": "*", "size": "*"}
+        history = list(client.listen("anything", filter=wanted, start_from=0, mode="replay_only"))
+        assert sequences(history) == [1, 2, 3]
+        assert history[0].identifier == {"colour": "red", "size": "1"}

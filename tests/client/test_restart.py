@@ -16,9 +16,6 @@ from tests.client.connection import connect, server_with_steady_address
 from tests.client.listening import Open, payloads, sequences
 from tests.harness import Server
 
-ENDS = [signal.SIGTERM, signal.SIGKILL]
-each_end = pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)
-
 
 @pytest.fixture
 def steady(tmp_path: Path) -> Iterator[Server]:
@@ -56,7 +53,7 @@ class Publisher:
             number += 1
 
 
-@each_end
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=lambda end: end.name)
 def test_listeners_find_back_and_miss_nothing(steady: Server, listen: Open, end: signal.Signals) -> None:
     client = connect(steady)
     raw = steady.client.watch("tide", {})
@@ -88,8 +85,11 @@ def test_listeners_find_back_and_miss_nothing(steady: Server, listen: Open, end:
 BIG = "x" * 20_000
 
 
-@each_end
-@pytest.mark.parametrize("until", [None, 900], ids=["to the end", "until 900"])
+@pytest.mark.parametrize(
+    ("end", "until"),
+    [(signal.SIGTERM, 900), (signal.SIGKILL, None)],
+    ids=["SIGTERM, until 900", "SIGKILL, to the end"],
+)
 def test_replay_goes_on_where_it_was_cut_off(steady: Server, end: signal.Signals, until: int | None) -> None:
     steady.client.publish_many("tide", [({"gauge": "g"}, [number, BIG]) for number in range(1, 1001)])
     client = connect(steady)

@@ -1,9 +1,10 @@
-"""The shell commands of a Markdown page that are marked to be run, and what the page says they print.
+"""The commands of a Markdown page that are marked to be run, and what the page says they print.
 
 A comment on the line before a fenced block marks it:
 
     <!-- run -->                  run it, wait for its end, it must succeed
     <!-- run and leave open -->   run it and let it go on while the rest of the page runs
+    <!-- run with Python -->      the same with a piece of Python, and with `and leave open`
     <!-- shows -->                what the command before prints; … stands for anything within a line
     <!-- the open one shows -->   what the command left open has printed by now
 """
@@ -14,15 +15,24 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["RUN", "RUN_OPEN", "SHOWS", "SHOWS_OPEN", "Block", "blocks", "missing_line"]
+__all__ = ["RUN", "RUN_OPEN", "RUN_PYTHON", "RUN_PYTHON_OPEN", "SHOWS", "SHOWS_OPEN", "Block", "blocks", "missing_line"]
 
 RUN = "run"
 RUN_OPEN = "run and leave open"
+RUN_PYTHON = "run with Python"
+RUN_PYTHON_OPEN = "run with Python and leave open"
 SHOWS = "shows"
 SHOWS_OPEN = "the open one shows"
 
 _MARKED = re.compile(r"^<!-- (?P<mark>[^>]*?) -->\n```(?P<language>\w*)\n(?P<text>.*?)\n```$", re.MULTILINE | re.DOTALL)
-_LANGUAGE = {RUN: "bash", RUN_OPEN: "bash", SHOWS: "text", SHOWS_OPEN: "text"}
+_LANGUAGE = {
+    RUN: "bash",
+    RUN_OPEN: "bash",
+    RUN_PYTHON: "python",
+    RUN_PYTHON_OPEN: "python",
+    SHOWS: "text",
+    SHOWS_OPEN: "text",
+}
 
 
 class Block(NamedTuple):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from aviso_server.config.auth import check_auth
 from aviso_server.config.ecpds import check_ecpds
 from aviso_server.config.event_types import read_event_types
 from aviso_server.config.keys import check_unknown
@@ -49,6 +50,7 @@ def inspect(environ: Mapping[str, str], file: Path | None = None) -> Inspection:
     settings = read_struct(Settings, root, "", findings, DERIVED)
     settings = read_event_types(root, settings, findings)
     check_sections(settings, findings)
+    check_auth(settings.auth, findings)
     check_ecpds(root, settings, findings)
     check_available(settings, findings)
     warnings = check_unknown(root, findings)

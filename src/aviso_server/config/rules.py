@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from aviso_server.config.settings import Application, Archive, Auth, Metrics, Otlp, Settings
+from aviso_server.config.settings import Application, Archive, Metrics, Otlp, Settings
 from aviso_server.config.tree import Findings
 from aviso_server.config.urls import base_url_problem, web_url_problem
 
@@ -17,10 +17,9 @@ _SPARK = re.compile(r"local(\[([1-9][0-9]*|\*)\])?|yarn|(spark|sc)://[^\s/]+(/\S
 
 
 def check_sections(settings: Settings, findings: Findings) -> None:
-    """Every rule that one key alone cannot show, except those of event types."""
+    """Every rule that one key alone cannot show, except those of event types, `auth` and `ecpds`."""
     _application(settings.application, findings)
     _otlp(settings.logging.otlp, findings)
-    _auth(settings.auth, findings)
     _metrics(settings.metrics, settings.application, findings)
     _archive(settings.archive, findings)
 
@@ -64,25 +63,6 @@ def _otlp(otlp: Otlp, findings: Findings) -> None:
     reason = web_url_problem(url)
     if reason is not None:
         findings.refuse(key, reason, "host:port or an http(s) URL")
-
-
-def _auth(auth: Auth, findings: Findings) -> None:
-    if not auth.enabled:
-        return
-    for name in ("auth_o_tron_url", "jwt_secret"):
-        key, text = f"auth.{name}", getattr(auth, name)
-        if name == "auth_o_tron_url" and auth.mode != "direct" and not text:
-            continue
-        if findings.broken(key):
-            continue
-        if not text.strip():
-            findings.refuse(key, f"must be set when auth is enabled in mode {auth.mode}", "text that is not blank")
-        elif text != text.strip():
-            findings.refuse(key, "must not begin or end with blanks", "text without blanks around it")
-    if not findings.broken("auth.admin_roles"):
-        check_names(auth.admin_roles, "auth.admin_roles", findings)
-    if auth.timeout_ms == 0:
-        findings.refuse("auth.timeout_ms", "0 is out of range", "a whole number, 1 or more")
 
 
 def _metrics(metrics: Metrics, application: Application, findings: Findings) -> None:

@@ -153,6 +153,12 @@ class Auth(msgspec.Struct, frozen=True):
     mode: Literal["direct", "trusted_proxy"] = "direct"
     auth_o_tron_url: str = ""
     jwt_secret: Secret = Secret("")
+    public_key_file: Path | None = None
+    jwks_url: str = ""
+    algorithms: tuple[str, ...] = ()
+    audience: str = ""
+    issuer: str = ""
+    verify_not_before: bool = False
     admin_roles: Roles = {}
     timeout_ms: Count = 5000
 

@@ -23,20 +23,9 @@ def _when(key: str, is_on: Callable[[Settings], bool]) -> Keys:
     return keys
 
 
-def _plugin(name: str) -> Keys:
-    def keys(settings: Settings) -> Iterator[str]:
-        for event_type, auth in settings.stream_auth.items():
-            if name in auth.plugins:
-                yield f"notification_schema.{event_type}.auth.plugins"
-
-    return keys
-
-
 FEATURES: dict[str, Keys] = {
-    "authentication": _when("auth.enabled", lambda settings: settings.auth.enabled),
     "the metrics endpoint": _when("metrics.enabled", lambda settings: settings.metrics.enabled),
     "the jetstream backend": _when("notification_backend.kind", lambda s: s.notification_backend.kind == "jetstream"),
-    "the ecpds plugin": _plugin("ecpds"),
     "OTLP log export": _when("logging.otlp.enabled", lambda settings: settings.logging.otlp.enabled),
     "the archive": _when("archive.enabled", lambda settings: settings.archive.enabled),
 }

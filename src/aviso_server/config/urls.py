@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import SplitResult, urlsplit
 
-__all__ = ["base_url_problem", "mask_credentials", "server_url_problem", "web_url_problem"]
+__all__ = ["base_url_problem", "key_url_problem", "mask_credentials", "server_url_problem", "web_url_problem"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)
 _HOSTED = frozenset({"http", "https", "ws", "wss", "ftp"})
@@ -35,6 +35,17 @@ def web_url_problem(text: str) -> str | None:
         return "has no host"
     if "@" in parts.netloc:
         return "must not carry credentials"
+    return None
+
+
+def key_url_problem(text: str) -> str | None:
+    """Why keys fetched from this address could not be trusted; None if they can."""
+    problem = web_url_problem(text)
+    if problem is not None:
+        return problem
+    parts = urlsplit(text)
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        return "must use https unless it is on this machine"
     return None
 
 

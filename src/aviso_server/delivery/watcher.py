@@ -23,6 +23,8 @@ __all__ = ["Watcher"]
 
 logger = logging.getLogger(__name__)
 
+Step = Callable[[], Awaitable[None]]
+
 
 class Watcher:
     """A cursor into a stream, a bounded backlog, and catching up from the log when the backlog is full.
@@ -69,11 +71,12 @@ class Watcher:
     def go_live(self) -> None:
         """Deliver what comes from the position on."""
         if not self.tail.join(self) or (self._behind and self._worker is None):
-            self._employ(self._catch_up())
+            self._employ(self._catch_up)
 
     def go_back(self, span: Span, cap: int | None) -> None:
         """Deliver history from the start of the span up to the position first, then what comes after."""
-        self._employ(self._replay(span, self.position - 1, cap))
+        end = self.position - 1
+        self._employ(lambda: self._replay(span, end, cap))
 
     def remember(self, remembered: Frames, position: int, live: bool) -> None:
         """The tail knew these already; if it took the watcher in, the rest from `position` on will be offered."""
@@ -166,15 +169,15 @@ class Watcher:
             self.tail.leave(self)
             return
         if blocked is not None:
-            self._employ(blocked)
+            self._employ(lambda: blocked)
 
-    def _employ(self, first: Awaitable[None]) -> None:
+    def _employ(self, first: Step) -> None:
         self._worker = asyncio.create_task(self._work(first))
 
-    async def _work(self, first: Awaitable[None]) -> None:
+    async def _work(self, first: Step) -> None:
         """Do the first thing, then whatever has become due meanwhile; without an await between check and rest."""
         try:
-            await first
+            await first()
             while not self._ended and (step := self._due()) is not None:
                 await step()
         except ConnectionError:
@@ -185,7 +188,7 @@ class Watcher:
         finally:
             self._worker = None
 
-    def _due(self) -> Callable[[], Awaitable[None]] | None:
+    def _due(self) -> Step | None:
         if self._backlog:
             return self._empty_backlog
         if self._closing is not None:

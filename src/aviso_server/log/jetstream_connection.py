@@ -132,7 +132,9 @@ class Connection:
             await client.close()
         self._fail_waiting("the connection to the broker was closed")
 
-    async def publish(self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> None:
+    async def publish(
+        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         """Send one message; NotReached if there is no connection to send it over."""
         client = self._client
         if client is None or not client.is_connected:
@@ -202,7 +204,9 @@ class Connection:
             error = decoded.get("error")
             if error is not None:
                 code, text = error.get("err_code", error.get("code", 0)), error.get("description", "no reason given")
-                raise NotReached(f"the broker cannot do this now: {text}") if code in _NO_LEADER else Refused(code, text)
+                raise (
+                    NotReached(f"the broker cannot do this now: {text}") if code in _NO_LEADER else Refused(code, text)
+                )
             return decoded
 
         return await patiently(ask, patience)

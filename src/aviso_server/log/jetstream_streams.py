@@ -59,7 +59,11 @@ class Streams:
     """Knows which streams were seen already; `bases` are the topic bases that are configured."""
 
     def __init__(
-        self, connection: Connection, options: BrokerOptions, policies: Mapping[str, StoragePolicy], bases: frozenset[str]
+        self,
+        connection: Connection,
+        options: BrokerOptions,
+        policies: Mapping[str, StoragePolicy],
+        bases: frozenset[str],
     ) -> None:
         self._connection = connection
         self._options = options
@@ -104,7 +108,10 @@ class Streams:
         """Look at the stream anew at its next use."""
         if self._known.pop(base, None) is not None:
             logger.error(
-                "stream %s: %s", base.upper(), reason, extra={"event": "backend.jetstream.stream.missing", "stream": base}
+                "stream %s: %s",
+                base.upper(),
+                reason,
+                extra={"event": "backend.jetstream.stream.missing", "stream": base},
             )
 
     def note(self, base: str, sequence: int) -> None:
@@ -172,16 +179,20 @@ class Streams:
             if error.code != NAME_IN_USE:
                 raise LogError(f"stream {name} cannot be made: {error}") from error
             return await self._connection.api(f"STREAM.INFO.{name}")
-        logger.info("stream %s made", name, extra={"event": "backend.jetstream.stream.create.succeeded", "stream": base})
+        logger.info(
+            "stream %s made", name, extra={"event": "backend.jetstream.stream.create.succeeded", "stream": base}
+        )
         return {**made, "did_create": True}
 
     async def _reconcile(self, base: str, found: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
         config = found["config"]
         if config.get("subjects") != wanted["subjects"] and base_of(config) is not None and base not in self._bases:
             raise LogError(f"stream {config['name']} belongs to topic base '{base_of(config)}', not to '{base}'")
-        changes = {key: wanted[key] for key in (*_RECONCILED, *_OURS) if key in wanted and config.get(key) != wanted[key]}
+        changes = {
+            key: wanted[key] for key in (*_RECONCILED, *_OURS) if key in wanted and config.get(key) != wanted[key]
+        }
         only_ours = {key: value for key, value in changes.items() if key in _OURS}
-        for attempt in ([changes, only_ours] if changes != only_ours else [changes]):
+        for attempt in [changes, only_ours] if changes != only_ours else [changes]:
             if not attempt:
                 break
             updated = {**config, **attempt}

@@ -1,0 +1,78 @@
+"""Questions to other services over HTTP, asked on behalf of many users who must not get mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+import httpx
+import msgspec
+
+from aviso_server import __version__
+
+__all__ = ["Answer", "Outgoing", "OversizedAnswer", "Unreachable"]
+
+# At their lower levels these write headers, and with them credentials and tokens.
+for _name in ("", ".connection", ".http11", ".http2", ".proxy", ".socks"):
+    logging.getLogger(f"httpcore{_name}").addFilter(lambda record: record.levelno >= logging.WARNING)
+logging.getLogger("httpx").addFilter(lambda record: record.levelno >= logging.WARNING)
+
+
+class Unreachable(Exception):
+    """No answer came, or not in time; the text says why and holds no secrets."""
+
+
+class OversizedAnswer(Exception):
+    """The answer is longer than anything sensible."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A complete answer."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+    @property
+    def successful(self) -> bool:
+        """True for 2xx."""
+        return 200 <= self.status < 300
+
+
+class Outgoing:
+    """A client that keeps nothing between two questions: no cookies, no redirects, no retries."""
+
+    def __init__(self, seconds: float, connect_seconds: float | None = None) -> None:
+        self._seconds = seconds
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(seconds, connect=connect_seconds or seconds),
+            # a cookie set for one user would speak for the next
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            headers={"user-agent": f"aviso-server/{__version__}", "accept-encoding": "identity"},
+            follow_redirects=False,
+        )
+
+    async def get(
+        self, url: str, limit: int, headers: Mapping[str, str] | None = None, auth: httpx.Auth | None = None
+    ) -> Answer:
+        """The answer to a GET with a body of at most `limit` bytes; Unreachable if there is none in time."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                # an explicit auth, because httpx takes credentials out of the address otherwise
+                async with self._client.stream("GET", url, headers=headers, auth=auth or httpx.Auth()) as response:
+                    body = b""
+                    async for chunk in response.aiter_raw():
+                        body += chunk
+                        if len(body) > limit:
+                            raise OversizedAnswer(f"the answer is longer than {limit} bytes")
+                    return Answer(response.status_code, dict(response.headers), body)
+        except TimeoutError:
+            raise Unreachable(f"no answer within {self._seconds:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+            raise Unreachable(type(error).__name__) from None
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.aclose()

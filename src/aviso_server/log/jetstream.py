@@ -1,0 +1,275 @@
+"""The log on a NATS JetStream broker, for more than one server: history and live feed are the cluster's.
+
+`append` returns after the broker's acknowledgement and after the notification has come back to this process, so that
+its own followers have it. What an acknowledgement is worth depends on the broker: see docs/jetstream.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from aviso_server.errors import LogError, LogUnavailable
+from aviso_server.log.base import Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
+from aviso_server.log.followers import Followers
+from aviso_server.log.jetstream_connection import Connection, Refused
+from aviso_server.log.jetstream_follower import StreamFollower
+from aviso_server.log.jetstream_options import BrokerOptions
+from aviso_server.log.jetstream_publisher import Append, Publisher, Removal
+from aviso_server.log.jetstream_reader import Reader
+from aviso_server.log.jetstream_streams import NO_STREAM, Streams
+from aviso_server.log.jetstream_wire import identify_by
+from aviso_server.model.notification import Box, Draft, Notification
+
+__all__ = ["JetStreamLog"]
+
+logger = logging.getLogger(__name__)
+
+NO_POLICIES: Mapping[str, StoragePolicy] = MappingProxyType({})
+NO_KEY_ORDERS: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+_NO_SUCH_SEQUENCE = frozenset({10043, 10037, NO_STREAM})
+_HEADROOM = 1024  # bytes of a message for headers that are not counted
+
+
+class JetStreamLog:
+    """A log on a broker. `key_orders` are the layouts of topics by base, for messages that others have written."""
+
+    kind = "jetstream"
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        policies: Mapping[str, StoragePolicy] = NO_POLICIES,
+        key_orders: Mapping[str, Sequence[str]] = NO_KEY_ORDERS,
+        max_waiting: int = 65_536,
+    ) -> None:
+        self._options = options
+        self._connection = Connection(options)
+        self._streams = Streams(self._connection, options, policies, frozenset(key_orders) | frozenset(policies))
+        self._identify = identify_by(key_orders)
+        self._reader = Reader(self._connection, self._streams, self._identify)
+        self._followers = Followers()
+        self._following: dict[str, StreamFollower] = {}
+        self._publishers: dict[str, Publisher] = {}
+        self._starting: set[asyncio.Task[None]] = set()
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._accepting = False
+        self._opened = False
+
+    async def open(self) -> None:
+        """Connect to the broker, or raise LogUnavailable."""
+        if self._opened:
+            raise LogUnavailable("the log on the broker is open already")
+        await self._connection.open()
+        self._connection.on_change.append(self._disturbed)
+        self._opened = self._accepting = True
+        for warning in weaknesses(self._options):
+            logger.warning(warning, extra={"event": "backend.jetstream.durability.weak"})
+
+    async def close(self) -> None:
+        """Finish what was accepted and let go of everything. Safe to call twice."""
+        self._accepting = False
+        if not self._opened:
+            return
+        self._opened = False
+        for publisher in list(self._publishers.values()):
+            await publisher.finish()
+        for follower in list(self._following.values()):
+            await follower.level()
+            await follower.stop()
+        for task in list(self._starting):
+            task.cancel()
+        await self._connection.close()
+
+    @property
+    def connected(self) -> bool:
+        """True while the log is open and the broker can be reached."""
+        return self._accepting and self._connection.connected
+
+    async def append(self, draft: Draft) -> Notification:
+        """Store one notification and return it once the broker has acknowledged it."""
+        return (await self._append(draft.stream, [draft]))[0]
+
+    async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
+        """Store several: those of one stream, up to 1000, all or none and next to each other."""
+        by_stream: dict[str, list[int]] = {}
+        for place, draft in enumerate(drafts):
+            by_stream.setdefault(draft.stream, []).append(place)
+        calls = [self._append(stream, [drafts[place] for place in places]) for stream, places in by_stream.items()]
+        stored: dict[int, Notification] = {}
+        for places, notifications in zip(by_stream.values(), await asyncio.gather(*calls), strict=True):
+            stored.update(zip(places, notifications, strict=True))
+        return [stored[place] for place in range(len(drafts))]
+
+    def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
+        """From now on hand every newly stored notification of the stream to the follower.
+
+        `state` tells from where on: whatever lies above the `last` that it returns next is handed over.
+        """
+        subscription = self._followers.add(stream, follower, lost)
+        if self._accepting:
+            task = asyncio.create_task(self._start(stream))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+        return subscription
+
+    async def state(self, stream: str) -> StreamState:
+        """What the stream holds now, cluster-wide; it is made if nobody has used it."""
+        self._check_open()
+        if self._followers.any(stream):
+            await self._follower(stream).start()
+        return self._streams.state(stream, await self._streams.look(stream))
+
+    async def streams(self) -> Sequence[str]:
+        """The streams that ever held a notification, sorted."""
+        self._check_open()
+        return sorted(await self._streams.all())
+
+    async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
+        """Up to `limit` notifications with start <= sequence <= end, ascending."""
+        self._check_open()
+        return await self._again_if_gone(stream, lambda: self._reader.read(stream, start, end, limit))
+
+    async def first_since(self, stream: str, time: int) -> int:
+        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
+        self._check_open()
+        return await self._again_if_gone(stream, lambda: self._reader.first_since(stream, time))
+
+    async def last_until(self, stream: str, time: int) -> int:
+        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
+        self._check_open()
+        return await self._again_if_gone(stream, lambda: self._reader.last_until(stream, time))
+
+    async def delete(self, stream: str, sequence: int) -> bool:
+        """Remove one notification for good; False if it is not there."""
+        self._check_open()
+        if not 0 < sequence < 2**63:
+            return False
+
+        async def act() -> bool:
+            try:
+                await self._connection.api(f"STREAM.MSG.DELETE.{stream.upper()}", {"seq": sequence})
+            except Refused as error:
+                if error.code in _NO_SUCH_SEQUENCE:
+                    return False
+                raise
+            return True
+
+        return bool(await self._remove(stream, act))
+
+    async def wipe(self, stream: str) -> int | None:
+        """Remove all notifications of a stream, keep its numbering; how many, or None if there is no such stream."""
+        self._check_open()
+
+        async def act() -> int | None:
+            try:
+                answer = await self._connection.api(f"STREAM.PURGE.{stream.upper()}")
+                info = await self._streams.find(stream)
+            except Refused as error:
+                if error.code == NO_STREAM:
+                    return None
+                raise
+            if info is not None:
+                self._streams.wiped(stream, info.first - 1)
+            return int(answer["purged"])
+
+        removed: int | None = await self._remove(stream, act)
+        return removed
+
+    async def _append(self, stream: str, drafts: Sequence[Draft]) -> Sequence[Notification]:
+        self._check_open()
+        if self._waiting + len(drafts) > self._max_waiting and self._waiting:
+            raise LogUnavailable(
+                f"{self._waiting} notifications wait to be stored and {self._max_waiting} may; publish again later"
+            )
+        future: asyncio.Future[Sequence[Notification]] = asyncio.get_running_loop().create_future()
+        append = Append(drafts, future)
+        limit = self._connection.max_payload
+        for _, headers, body in append.messages:
+            size = len(body) + sum(len(value.encode()) for value in headers.values()) + _HEADROOM
+            if limit and size > limit:
+                raise LogError(f"the notification needs {size} bytes; the broker takes messages up to {limit}")
+        self._waiting += len(drafts)
+        try:
+            self._publisher(stream).put(append)
+            return await future
+        finally:
+            self._waiting -= len(drafts)
+
+    async def _remove(self, stream: str, act: Callable[[], Awaitable[Any]]) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._publisher(stream).put(Removal(act, future))
+        return await future
+
+    async def _again_if_gone(self, stream: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        """A stream that somebody deleted is made anew, empty."""
+        try:
+            return await call()
+        except (Refused, LogUnavailable):
+            if await self._streams.find(stream) is not None:
+                raise
+        self._streams.forget(stream, "the stream is gone from the broker")
+        return await call()
+
+    async def _start(self, stream: str) -> None:
+        try:
+            await self._follower(stream).start()
+        except LogError as error:
+            logger.warning("stream %s cannot be followed yet: %s", stream, error)
+
+    def _follower(self, stream: str) -> StreamFollower:
+        found = self._following.get(stream)
+        if found is None:
+            found = self._following[stream] = StreamFollower(
+                self._connection,
+                self._streams,
+                stream,
+                self._identify,
+                lambda notifications: self._followers.tell(stream, notifications),
+                lambda reason: self._followers.lose(stream, reason),
+            )
+        return found
+
+    def _publisher(self, stream: str) -> Publisher:
+        found = self._publishers.get(stream)
+        if found is None:
+            follower = self._follower(stream)
+            found = Publisher(self._connection, self._streams, stream, follower, self._options)
+            self._publishers[stream] = found
+        return found
+
+    def _disturbed(self) -> None:
+        for follower in self._following.values():
+            follower.disturbed()
+
+    def _check_open(self) -> None:
+        if not self._accepting:
+            raise LogUnavailable("the log on the broker is closed")
+
+
+def weaknesses(options: BrokerOptions) -> list[str]:
+    """What makes an acknowledgement weaker than a user may think."""
+    found = []
+    if options.storage_type == "memory":
+        found.append("streams are kept in memory: notifications are gone when the brokers that hold them restart")
+    if (options.replicas or 1) < 3:
+        found.append(
+            f"streams have {options.replicas or 1} replica(s): an acknowledged notification can be lost with one broker; "
+            "set notification_backend.jetstream.replicas to 3 on a cluster"
+        )
+        if options.storage_type == "file":
+            found.append(
+                "a broker writes to disk every two minutes unless its own jetstream.sync_interval says otherwise: with "
+                "fewer than 3 replicas set it to 'always', or a power failure takes acknowledged notifications along"
+            )
+    if options.retention_policy != "limits":
+        found.append(
+            f"retention policy '{options.retention_policy}' removes notifications once they were delivered: "
+            "history and several servers need 'limits'"
+        )
+    return found

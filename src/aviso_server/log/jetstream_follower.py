@@ -1,0 +1,343 @@
+"""Follows one stream on the broker for this whole process: one consumer, however many want to hear of it.
+
+A consumer here is a throw-away. Whenever something is odd (connection lost, silence, a delivery missing), a new one is
+made that starts right after the last notification handed on, so the broker's own sequence is the only bookmark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from aviso_server.errors import LogError, LogUnavailable
+from aviso_server.log.jetstream_connection import Connection, Inbox
+from aviso_server.log.jetstream_streams import StreamInfo, Streams
+from aviso_server.log.jetstream_wire import Identify, notification_of
+from aviso_server.model.notification import Draft, Notification
+
+__all__ = ["Seen", "StreamFollower"]
+
+logger = logging.getLogger(__name__)
+
+Seen = Callable[[Notification], None]
+"""Called when a notification that this process has published was handed on to the followers."""
+
+_SECOND = 1_000_000_000
+_CREDIT = 512  # messages asked for at a time
+_HEARTBEAT = 2  # seconds
+_SILENCE = 3 * _HEARTBEAT
+_EXPIRES = 60  # seconds
+_GIVE_UP = 5.0  # seconds an acknowledged notification may take to come back
+_PAUSE = 0.25  # seconds before the next attempt
+
+_Message = tuple[bytes, bytes, bytes, bytes]
+
+
+class _Again(Exception):
+    """The consumer cannot be relied on: make a new one."""
+
+
+class _Lost(Exception):
+    """Notifications were removed before they were seen."""
+
+
+class StreamFollower:
+    """The notifications of one stream in order, each once, from the moment of `start` on."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        streams: Streams,
+        base: str,
+        identify: Identify,
+        tell: Callable[[Sequence[Notification]], None],
+        lose: Callable[[str], None],
+    ) -> None:
+        self.position = 0  # the newest sequence handed on
+        self._connection = connection
+        self._streams = streams
+        self._base = base
+        self._identify = identify
+        self._tell = tell
+        self._lose = lose
+        self._task: asyncio.Task[None] | None = None
+        self._started: asyncio.Future[None] | None = None
+        self._created = ""  # which stream it is, should another one take its name
+        self._consumer = ""
+        self._inbox: Inbox | None = None
+        self._arrived: list[_Message] = []
+        self._wake = asyncio.Event()
+        self._odd = ""  # why the consumer cannot be relied on
+        self._delivered = 0  # by this consumer
+        self._credit = 0
+        self._own: dict[int, tuple[Draft, Seen]] = {}  # acknowledged, not yet handed on
+        self._unsettled = 0  # publishes on their way whose sequences are not known yet
+        self._settled = asyncio.Event()
+        self._recent: dict[int, Notification] = {}  # handed on while publishes were unsettled
+
+    async def start(self) -> None:
+        """Return once nothing stored from now on can be missed; LogUnavailable if the broker cannot be reached."""
+        if self._started is None or (self._started.done() and self._started.exception() is not None):
+            self._started = asyncio.get_running_loop().create_future()
+            self._started.add_done_callback(lambda future: future.exception())
+            self._task = asyncio.create_task(self._run(self._started), name=f"follower of {self._base}")
+        await asyncio.shield(self._started)
+
+    async def stop(self) -> None:
+        """Let go of the consumer."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(LogUnavailable("the log is closed"))
+        await self._drop_consumer()
+
+    def disturbed(self) -> None:
+        """The connection was lost or is back: what the consumer has sent meanwhile may be missing."""
+        self._interrupt("the connection was lost")
+
+    # Publishing
+
+    def publishing(self) -> None:
+        """A publish is on its way; `settle` or `withdraw` follows."""
+        self._unsettled += 1
+        self._settled.clear()
+
+    def withdraw(self) -> None:
+        """The publish failed."""
+        self._unsettled -= 1
+        if not self._unsettled:
+            self._recent.clear()
+            self._settled.set()
+
+    def settle(self, numbered: Sequence[tuple[int, Draft, Seen]]) -> None:
+        """These sequences were given to our own drafts; `seen` is called for each once followers have it."""
+        late: list[int] = []
+        for sequence, draft, seen in numbered:
+            self._streams.note(self._base, sequence)
+            found = self._recent.get(sequence)
+            if found is not None:
+                seen(found)
+            elif sequence <= self.position:
+                # handed on before this process knew that it was its own, or removed by then
+                seen(_as_stored(sequence, time.time_ns(), draft))
+            else:
+                self._own[sequence] = (draft, seen)
+                late.append(sequence)
+        if late:
+            asyncio.get_running_loop().call_later(_GIVE_UP, self._give_up, late)
+        self.withdraw()
+
+    async def level(self) -> None:
+        """Wait until everything acknowledged so far was handed on; not forever."""
+        deadline = asyncio.get_running_loop().time() + _GIVE_UP
+        while self._own and asyncio.get_running_loop().time() < deadline:
+            done = asyncio.get_running_loop().create_future()
+            last = max(self._own)
+            draft, seen = self._own[last]
+
+            def both(one: Notification, seen: Seen = seen, done: asyncio.Future[None] = done) -> None:
+                seen(one)
+                if not done.done():
+                    done.set_result(None)
+
+            self._own[last] = (draft, both)
+            await done
+
+    def _give_up(self, sequences: Sequence[int]) -> None:
+        for sequence in sequences:
+            waiting = self._own.pop(sequence, None)
+            if waiting is not None:
+                draft, seen = waiting
+                seen(_as_stored(sequence, time.time_ns(), draft))
+
+    # Following
+
+    async def _run(self, started: asyncio.Future[None]) -> None:
+        while True:
+            try:
+                if self._connection.closed_for_good:
+                    raise _Lost("the broker stays away")
+                await self._make_consumer(first=not started.done())
+                if not started.done():
+                    started.set_result(None)
+                await self._receive()
+            except _Lost as error:
+                logger.error(
+                    "stream %s: %s",
+                    self._base,
+                    error,
+                    extra={"event": "backend.jetstream.subscription.failed", "stream": self._base},
+                )
+                self._lose(str(error))
+                if self._connection.closed_for_good:
+                    self._started = None
+                    return
+            except _Again as error:
+                logger.info("stream %s: new consumer: %s", self._base, error)
+            except LogError as error:
+                if not started.done():
+                    started.set_exception(LogUnavailable(f"stream '{self._base}' cannot be followed: {error}"))
+                    return
+                logger.warning("stream %s cannot be followed now: %s", self._base, error)
+                await asyncio.sleep(_PAUSE)
+            except Exception as error:  # whatever it is, nobody may wait for it in vain
+                if not started.done():
+                    started.set_exception(LogUnavailable(f"stream '{self._base}' cannot be followed: {error}"))
+                    raise
+                logger.exception("stream %s: following failed", self._base)
+                await asyncio.sleep(_PAUSE)
+
+    async def _make_consumer(self, first: bool) -> None:
+        await self._drop_consumer()
+        info = await self._streams.look(self._base)
+        if first:
+            self.position, self._created = info.last, info.created
+        else:
+            self._compare(info)
+        self._arrived, self._odd, self._delivered, self._credit = [], "", 0, 0
+        self._wake.clear()
+        self._inbox = await self._connection.subscribe(self._take_message)
+        name = f"aviso_follower_{info.name}_{uuid.uuid4().hex}"
+        config = {
+            "name": name,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": self.position + 1,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": 2 * _EXPIRES * _SECOND,
+        }
+        request = {"stream_name": info.name, "config": config, "action": "create"}
+        await self._connection.api(f"CONSUMER.CREATE.{info.name}.{name}", request)
+        self._consumer = f"{info.name}.{name}"
+        await self._ask()
+
+    def _compare(self, info: StreamInfo) -> None:
+        """Nothing may have happened to the stream, while nobody looked, that watchers would have to know of."""
+        before, position = self._created, self.position
+        if info.created == before and info.last >= position:
+            if info.first <= position + 1 or info.latest_only:
+                return
+            self.position = info.first - 1
+            raise _Lost(f"notifications {position + 1} to {info.first - 1} were removed before they were seen")
+        self._created, self.position = info.created, info.last
+        raise _Lost("the stream was deleted and made again")
+
+    async def _drop_consumer(self) -> None:
+        inbox, self._inbox = self._inbox, None
+        consumer, self._consumer = self._consumer, ""
+        if inbox is not None:
+            await inbox.close()
+        if consumer and self._connection.connected:
+            # it would go by itself after a while; nobody waits for the answer
+            with contextlib.suppress(LogError):
+                await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{consumer}", b"")
+
+    async def _ask(self) -> None:
+        assert self._inbox is not None  # made with the consumer
+        self._credit += _CREDIT
+        request = {"batch": _CREDIT, "expires": _EXPIRES * _SECOND, "idle_heartbeat": _HEARTBEAT * _SECOND}
+        await self._connection.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{self._consumer}", msgspec.json.encode(request), self._inbox.subject
+        )
+
+    def _take_message(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+        if reply:
+            self._credit -= 1
+            self._arrived.append((subject, reply, headers, body))
+        elif headers.startswith(b"NATS/1.0 408"):
+            self._credit = 0
+        elif not headers.startswith(b"NATS/1.0 100"):
+            self._odd = headers[9:].partition(b"\r\n")[0].decode("ascii", "replace")
+        self._wake.set()
+
+    def _interrupt(self, reason: str) -> None:
+        self._odd = reason
+        self._wake.set()
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_SILENCE):
+                    await self._wake.wait()
+            except TimeoutError:
+                raise _Again("the broker is silent") from None
+            self._wake.clear()
+            arrived, self._arrived = self._arrived, []
+            await self._hand_on(arrived)
+            if self._odd:
+                raise _Again(self._odd)
+            if self._credit <= _CREDIT // 2:
+                await self._ask()
+
+    async def _hand_on(self, arrived: Sequence[_Message]) -> None:
+        ready: list[Notification] = []
+        for subject, reply, headers, body in arrived:
+            # $JS.ACK.<stream>.<consumer>.<times>.<sequence>.<delivery>.<time>.<pending>, or four words more with domains
+            words = reply.split(b".")
+            sequence, delivery, when = words[5:8] if len(words) == 9 else words[7:10]
+            number = int(sequence)
+            self._delivered += 1
+            if int(delivery) != self._delivered:
+                self._odd = "a delivery is missing"
+                break
+            if number <= self.position + len(ready):
+                continue
+            if number > self.position + len(ready) + 1:
+                self._pass(ready)
+                ready = []
+                await self._explain(number - 1, int(when))
+            ready.append(notification_of(number, int(when), subject, headers, body, self._identify))
+        self._pass(ready)
+
+    def _pass(self, ready: Sequence[Notification]) -> None:
+        if not ready:
+            return
+        self.position = ready[-1].sequence
+        self._tell(ready)
+        self._streams.note(self._base, self.position)
+        if self._unsettled:
+            for one in ready:
+                self._recent[one.sequence] = one
+        if self._own:
+            for one in ready:
+                waiting = self._own.pop(one.sequence, None)
+                if waiting is not None:
+                    waiting[1](one)
+
+    async def _explain(self, last: int, when: int) -> None:
+        """The broker skips everything after the position up to `last`: find out why, and whether it matters.
+
+        What this process has published itself it still knows, though a newer notification of the same topic may have
+        replaced it at the broker. Single ones are missing because an administrator deleted them. But if all are gone
+        up to here, a purge or a limit was faster than this follower, and whoever listens must be told.
+        """
+        if self._unsettled:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GIVE_UP):
+                    await self._settled.wait()
+        first = self.position + 1
+        known = [
+            _as_stored(number, when, self._own[number][0]) for number in range(first, last + 1) if number in self._own
+        ]
+        self._pass(known)
+        info = None if len(known) == last + 1 - first else await self._streams.look(self._base)
+        self.position = last
+        if info is None or info.latest_only:
+            return
+        if info.first > last:
+            raise _Lost(f"notifications {first} to {last} were removed before they were seen")
+        logger.info("stream %s: notifications %d to %d were deleted", self._base, first, last)
+
+
+def _as_stored(sequence: int, when: int, draft: Draft) -> Notification:
+    return Notification(sequence, when, draft.topic, draft.identifier, draft.payload, draft.box)

@@ -1,0 +1,189 @@
+"""Reads history straight from a stream: many messages per request, and no consumer left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from aviso_server.errors import LogError, LogUnavailable
+from aviso_server.log.base import Batch
+from aviso_server.log.jetstream_connection import Connection, NotReached, Refused, Unanswered, patiently
+from aviso_server.log.jetstream_streams import NO_MESSAGE, StreamInfo, Streams
+from aviso_server.log.jetstream_wire import Identify, notification_of, time_of
+from aviso_server.model.notification import Notification
+
+__all__ = ["Reader"]
+
+_SECOND = 1_000_000_000
+_BATCH_BYTES = 8 * 1024 * 1024
+_SILENCE = 5.0  # seconds
+_PATIENCE = 12.0  # seconds
+_CATCH_UP_ATTEMPTS = 5  # before a replica that lags is given up and the leader is asked
+_CATCH_UP_PAUSE = 0.1  # seconds
+_LARGEST = 2**63 - 1
+
+# The broker appends these to the headers of the message itself.
+_STORED = re.compile(
+    rb"Nats-Stream: [^\r]*\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
+)
+
+
+class Reader:
+    """Reads any stream; many reads may be on their way at once."""
+
+    def __init__(self, connection: Connection, streams: Streams, identify: Identify) -> None:
+        self._connection = connection
+        self._streams = streams
+        self._identify = identify
+
+    async def read(self, base: str, start: int, end: int, limit: int) -> Batch:
+        """Up to `limit` notifications with start <= sequence <= end, ascending."""
+        low, high = max(start, 1), min(end, _LARGEST)
+        if low > high:
+            return Batch((), max(start, end + 1))
+        info = await self._streams.ensure(base)
+        count = min(max(limit, 1), high - low + 1)
+        for _ in range(_CATCH_UP_ATTEMPTS):
+            if not info.direct:
+                break
+            found = await patiently(lambda: self._get(info, low, count), _PATIENCE)
+            if found:
+                last = found[-1].sequence
+                within = found if last <= high else [one for one in found if one.sequence <= high]
+                if last >= high or len(found) == count:
+                    return Batch(within, end + 1 if last >= high else last + 1)
+                low, count = last + 1, count - len(found)
+                # fewer than asked for: because the bytes were enough, or because there are no more
+                return Batch(within, low if await self._more(info, low, high) else end + 1)
+            if not await self._more(info, low, high):
+                return Batch((), end + 1)
+            # the replica that answered does not have yet what the leader has
+            await asyncio.sleep(_CATCH_UP_PAUSE)
+        found = await self._pull(info, low, count)
+        within = [one for one in found if one.sequence <= high]
+        done = not found or found[-1].sequence >= high
+        return Batch(within, end + 1 if done else found[-1].sequence + 1)
+
+    async def last_until(self, base: str, time: int) -> int:
+        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
+        info = await self._streams.look(base)
+        low, high, best = info.first, info.last, info.first - 1
+        while low <= high:
+            middle = (low + high) // 2
+            found = await self._next(info, middle)
+            if found is not None and found[1] <= time:
+                best, low = found[0], found[0] + 1
+            else:
+                high = middle - 1
+        return best
+
+    async def first_since(self, base: str, time: int) -> int:
+        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
+        info = await self._streams.look(base)
+        low, high, best = info.first, info.last, info.last + 1
+        while low <= high:
+            middle = (low + high) // 2
+            found = await self._next(info, middle)
+            if found is None or found[1] >= time:
+                best = best if found is None else found[0]
+                high = middle - 1
+            else:
+                low = found[0] + 1
+        return best
+
+    async def _next(self, info: StreamInfo, sequence: int) -> tuple[int, int] | None:
+        """Sequence and time of the first message from a sequence on, as the leader has it."""
+        try:
+            answer = await self._connection.api(
+                f"STREAM.MSG.GET.{info.name}", {"seq": max(sequence, 1), "next_by_subj": ">"}
+            )
+        except Refused as error:
+            if error.code == NO_MESSAGE:
+                return None
+            raise
+        message = answer["message"]
+        return message["seq"], time_of(message["time"].encode())
+
+    async def _more(self, info: StreamInfo, low: int, high: int) -> bool:
+        found = await self._next(info, low)
+        return found is not None and found[0] <= high
+
+    async def _get(self, info: StreamInfo, start: int, count: int) -> Sequence[Notification]:
+        """One batched direct get; any replica may answer it."""
+        found: list[Notification] = []
+        identify, add = self._identify, found.append
+        heard = True
+
+        def take(subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+            nonlocal heard
+            heard = True
+            stored = _STORED.match(headers, headers.rfind(b"Nats-Stream: "))
+            if stored is not None:
+                topic, sequence, time = stored.groups()
+                add(notification_of(int(sequence), time_of(time), topic, headers, body, identify))
+            elif not future.done():
+                status = headers[9:12]
+                if status in (b"204", b"404"):
+                    future.set_result(None)
+                elif status == b"503":
+                    future.set_exception(NotReached("nobody at the broker answers for this stream now"))
+                else:
+                    text = headers[9:].partition(b"\r\n")[0].decode("ascii", "replace")
+                    future.set_exception(LogUnavailable(f"the broker cannot read this stream: {text}"))
+
+        reply, future = self._connection.expect(take)
+        try:
+            request = {"seq": start, "batch": count, "max_bytes": _BATCH_BYTES}
+            await self._connection.publish(f"$JS.API.DIRECT.GET.{info.name}", msgspec.json.encode(request), reply)
+            while not future.done():
+                if not heard:
+                    raise Unanswered(f"the broker stopped in the middle of a read for {_SILENCE:g} s")
+                heard = False
+                await asyncio.wait([future], timeout=_SILENCE)
+            future.result()
+            return found
+        finally:
+            future.cancel()
+
+    async def _pull(self, info: StreamInfo, start: int, count: int) -> Sequence[Notification]:
+        """The same through a consumer of its own, for brokers without batched direct gets; it is gone afterwards."""
+        found: list[Notification] = []
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def take(subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+            if reply:
+                words = reply.split(b".")
+                sequence, _, when = words[5:8] if len(words) == 9 else words[7:10]
+                found.append(notification_of(int(sequence), int(when), subject, headers, body, self._identify))
+            if (not reply or len(found) == count) and not done.done():
+                done.set_result(None)
+
+        name = f"aviso_replay_{uuid.uuid4().hex}"
+        config: dict[str, Any] = {
+            "name": name,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": start,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": 30 * _SECOND,
+        }
+        request = {"stream_name": info.name, "config": config, "action": "create"}
+        inbox = await self._connection.subscribe(take)
+        try:
+            await self._connection.api(f"CONSUMER.CREATE.{info.name}.{name}", request)
+            ask = msgspec.json.encode({"batch": count, "no_wait": True})
+            await self._connection.publish(f"$JS.API.CONSUMER.MSG.NEXT.{info.name}.{name}", ask, inbox.subject)
+            await self._connection.wait(done, _SILENCE)
+        finally:
+            await inbox.close()
+            with contextlib.suppress(LogError):
+                await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{info.name}.{name}", b"")
+        return found
