@@ -101,9 +101,13 @@ class Bench:
         """Which load generator is used."""
         return "C" if self.load[0] != sys.executable else "Python (no C compiler found)"
 
+    def home(self, name: str) -> Path:
+        """The working directory of our server of that name."""
+        return self.directory / f"server-{name}"
+
     def server(self, config: Mapping[str, Any], name: str) -> Target:
-        """Our server, running in a directory of that name."""
-        server = Server(config, self.directory / name).start()
+        """Our server, running; the name says which one is meant."""
+        server = Server(config, self.home(name)).start()
         self._servers.append(server)
         return Target(name, server.port, server.pid)
 

@@ -7,15 +7,27 @@ import random
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EVENT_TYPE", "SCHEMA", "STAMP", "bodies", "configuration", "everything", "identifier", "others", "write"]
+__all__ = [
+    "EVENT_TYPE",
+    "KEYS",
+    "SCHEMA",
+    "STAMP",
+    "bodies",
+    "configuration",
+    "everything",
+    "identifier",
+    "others",
+    "write",
+]
 
 EVENT_TYPE = "field"
+KEYS = ["class", "expver", "date", "time", "stream", "step"]
 STAMP = "#" * 19  # the load generator puts the time here
 
 SCHEMA: dict[str, Any] = {
     EVENT_TYPE: {
         "payload": {"required": False},
-        "topic": {"base": EVENT_TYPE, "key_order": ["class", "expver", "date", "time", "stream", "step"]},
+        "topic": {"base": EVENT_TYPE, "key_order": KEYS},
         "identifier": {
             "class": {"type": "StringHandler", "max_length": 2, "required": True},
             "expver": {"type": "ExpverHandler", "default": "0001", "required": False},

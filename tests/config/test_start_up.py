@@ -118,7 +118,6 @@ def test_case_224_metrics(port: str, tmp_path: Path) -> None:
     [
         (AUTH, "auth.enabled"),
         ("metrics: {enabled: true, port: 9090}", "metrics.enabled"),
-        ("notification_backend: {kind: jetstream}", "notification_backend.kind"),
         ("logging: {otlp: {enabled: true, endpoint: 'collector:4317'}}", "logging.otlp.enabled"),
         ("archive: {enabled: true}", "archive.enabled"),
     ],

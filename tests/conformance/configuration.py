@@ -13,6 +13,7 @@ __all__ = ["BACKENDS", "changed", "conformance", "read"]
 BACKENDS: Mapping[str, Mapping[str, Any]] = {
     "in_memory": {"kind": "in_memory", "in_memory": {"max_history_per_topic": 100, "max_topics": 500}},
     "sqlite": {"kind": "sqlite", "sqlite": {"path": "log"}},
+    "jetstream": {"kind": "jetstream"},  # the address of a broker is added when it runs
 }
 
 
@@ -27,7 +28,14 @@ def conformance(backend: str, changes: Mapping[str, Any] | None = None, without:
     configuration = changed(read("conformance"), {"notification_backend": BACKENDS[backend]})
     for key in without:
         del configuration[key]
-    return changed(configuration, changes or {})
+    configuration = changed(configuration, changes or {})
+    if backend == "jetstream":
+        # There only the newest of a topic is kept unless the event type says otherwise.
+        for name, entry in configuration.get("notification_schema", {}).items():
+            if "topic" in entry:
+                keep = changed({"storage_policy": {"allow_duplicates": True}}, entry)
+                configuration = changed(configuration, {"notification_schema": {name: keep}})
+    return configuration
 
 
 def changed(configuration: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.configuration import conformance
+from tests.conformance.configuration import changed, conformance
 from tests.harness import Client, Server
+from tests.harness.broker import single
 
 pytest.register_assert_rewrite("tests.conformance.expectations")
 
 Launch = Callable[..., Server]
 
 
-@pytest.fixture(scope="module", params=["in_memory", "sqlite"])
+@pytest.fixture(scope="module", params=["in_memory", "sqlite", "jetstream"])
 def backend(request: pytest.FixtureRequest) -> str:
     """Where the server under test keeps its notifications."""
     return str(request.param)
@@ -33,6 +34,9 @@ def launch(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
             environment: Mapping[str, str] | None = None,
         ) -> Server:
             directory = tmp_path_factory.mktemp("server")
+            if backend == "jetstream":
+                broker = running.enter_context(single(directory / "broker"))
+                changes = changed({"notification_backend": {"jetstream": {"nats_url": broker.url}}}, changes or {})
             return running.enter_context(Server(conformance(backend, changes, without), directory, environment))
 
         yield start

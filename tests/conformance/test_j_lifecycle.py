@@ -222,9 +222,9 @@ def test_requests_in_flight_are_answered_on_shutdown(launch: Launch) -> None:
     assert set(answers) == {200}
 
 
-def test_defaults_of_the_watch_endpoint(backend: str, tmp_path: Path) -> None:
+def test_defaults_of_the_watch_endpoint(launch: Launch) -> None:
     """A section with one member keeps the defaults of the others."""
-    configuration = conformance(backend, {"watch_endpoint": {"replay_batch_size": 7}})
-    with Server(configuration, tmp_path) as server, server.client.watch("mars", OD) as stream:
+    server = launch({"watch_endpoint": {"replay_batch_size": 7}})
+    with server.client.watch("mars", OD) as stream:
         assert stream.next().data["connection_will_close_in_seconds"] == 3600
         assert server.client.replay("mars", OD).frames[0].data["batch_size"] == 7

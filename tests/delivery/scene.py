@@ -90,10 +90,12 @@ class FailingLog(MemoryLog):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.broken: set[str] = set()
+        self.reads = 0
 
     async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
         """Fails as a disk would."""
         self._check("read")
+        self.reads += 1
         return await super().read(stream, start, end, limit, box)
 
     async def state(self, stream: str) -> StreamState:

@@ -11,10 +11,12 @@ import pytest
 from aviso_server.delivery import tail
 from aviso_server.log.base import Log
 from aviso_server.log.sqlite import SqliteLog
+from aviso_server.model.schema import read_point
 from aviso_server.model.span import Span
 from aviso_server.delivery.outlet import Outlet
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, join, publish, roomy, settled
 from tests.log.scenario import in_event_loop
+from tests.model.event_types import POLYGON, SQUARE
 
 MakeLog = Callable[[], Log]
 
@@ -109,6 +111,48 @@ async def test_a_newcomer_with_much_to_remember_is_not_forgotten() -> None:
         await publish(hub.log, 1)
         await settled(lambda: len(reader.sequences) >= 31)
         assert reader.sequences == list(range(1, 32))
+
+
+@pytest.mark.parametrize("pause", range(7))
+def test_joining_in_the_middle_of_a_delivery(pause: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delivery waits for a costly test in another thread; whoever joins meanwhile gets everything once, too."""
+    monkeypatch.setattr(tail, "_COSTLY", 0)
+
+    async def scene() -> None:
+        async with hub_on(roomy()) as hub:
+            draft = POLYGON.check({"date": "20250101", "time": "12", "polygon": SQUARE}, 1)
+            requests: list[dict[str, str]] = [{"point": "1,1"}, {"polygon": SQUARE}]
+
+            async def watching(request: dict[str, str]) -> tuple[Reader, int]:
+                reader, before = Reader(), (await hub.log.state("polygon")).last
+                wanted = POLYGON.compile(request, "watch", read_point(request))
+                watcher = await hub.watcher(wanted, Outlet(reader.send), "the-request")
+                watcher.go_live()
+                return reader, before
+
+            readers = [await watching(request) for request in requests]
+            for _ in range(5):
+                await hub.log.append_many([draft] * 3)
+                for _ in range(pause):
+                    await asyncio.sleep(0)
+                readers += [await watching(request) for request in requests]
+            await hub.log.append(draft)
+            for reader, before in readers:
+                await settled(lambda reader=reader: reader.sequences[-1:] == [16])
+                assert reader.sequences == list(range(before + 1, 17))
+
+    asyncio.run(scene())
+
+
+@in_event_loop
+async def test_signs_of_life_during_history() -> None:
+    async with hub_on(roomy(), batch_delay=0.1, batch_size=1, heartbeat_interval=0.2) as hub:
+        await publish(hub.log, 8)
+        _, reader = await join(hub, Span(from_sequence=1))
+        await settled(lambda: "replay_completed" in reader.kinds)
+        assert reader.sequences == list(range(1, 9))
+        kinds = [frame.kind for frame in reader.frames]
+        assert "heartbeat" in kinds[: kinds.index("replay_completed")]
 
 
 @in_event_loop

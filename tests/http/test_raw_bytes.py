@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import json
 import re
 import socket
@@ -35,6 +36,7 @@ VALID: list[Any] = [
     },
     {"stream_name": "cloud"},
 ]
+PIECES = [b"\0", b"[", b"{", b'"', b"\\", b"1e999", b"\xff", b",", b"\xef\xbb\xbf"]
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
@@ -247,17 +249,15 @@ FRAMINGS: dict[str, tuple[list[str], bytes, int]] = {
     ),
     "chunks and a length": ([f"Content-Length: {LENGTH}", "Transfer-Encoding: chunked"], CHUNK + b"0\r\n\r\n", 400),
     "a chunk of no size": (["Transfer-Encoding: chunked"], b"zz\r\n" + BODY, 400),
-    "endless chunks": (["Transfer-Encoding: chunked"], b"10000\r\n" + b" " * 65536 + b"\r\n" + b"", 0),
+    "chunks without an end": (["Transfer-Encoding: chunked"], (b"10000\r\n" + b" " * 65536 + b"\r\n") * 5, 413),
+    "an offer of HTTP/2": ([f"Content-Length: {LENGTH}", "Connection: Upgrade", "Upgrade: h2c"], BODY, 200),
     "expects to be asked": ([f"Content-Length: {LENGTH}", "Expect: 100-continue"], BODY, 200),
-    "wants to upgrade": ([f"Content-Length: {LENGTH}", "Connection: Upgrade", "Upgrade: h2c"], BODY, 200),
 }
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
 def test_forms_of_framing(server: Server, name: str) -> None:
     headers, body, expected = FRAMINGS[name]
-    if name == "endless chunks":
-        body, expected = body * 5, 413
     lines = ["POST /api/v1/notification HTTP/1.1", "Host: x", *headers]
     answer = send(server, "\r\n".join(lines).encode() + b"\r\n\r\n" + body)
     holds(answer)
@@ -282,6 +282,8 @@ def test_forms_of_framing(server: Server, name: str) -> None:
         b"PURGE /health HTTP/1.1",
         b"GET /health HTTP/1.0",
         b"GET /health HTTP/9.9",
+        b"GET /health HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x",
+        b"GET /health HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk",
         "GET /api/v1/schema/é HTTP/1.1".encode(),
         b"GET /" + b"a" * 70000 + b" HTTP/1.1",
         b"nonsense",
@@ -291,3 +293,15 @@ def test_forms_of_framing(server: Server, name: str) -> None:
 )
 def test_odd_request_lines(server: Server, line: bytes) -> None:
     holds(send(server, line + b"\r\nHost: x\r\n\r\n"))
+
+
+def test_connection_goes_on_after_an_offer_of_another_protocol(server: Server) -> None:
+    offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nContent-Length: {LENGTH}\r\n\r\n"
+    request = b"POST /api/v1/notification HTTP/1.1\r\nHost: x\r\n" + offer.encode() + BODY
+    with socket.create_connection((server.host, server.port), timeout=20) as connection:
+        for _ in range(3):
+            connection.sendall(request)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            assert answer.status == 200
+            assert json.loads(answer.read())["status"] == "success"

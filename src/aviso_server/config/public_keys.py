@@ -42,9 +42,7 @@ def read_public_keys(path: Path) -> list[PublicKey]:
         raise ValueError(f"the file cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ValueError("the file is not PEM text") from None
-    keys: list[PublicKey] = []
-    for block in text.split(_MARK)[1:]:
-        keys.append(_read(block.partition("-----")[0], (_MARK + block).encode()))
+    keys = [_read(block.partition("-----")[0], (_MARK + block).encode()) for block in text.split(_MARK)[1:]]
     if not keys:
         raise ValueError("the file holds no PEM block")
     return keys

@@ -34,6 +34,7 @@ __all__ = [
     "Settings",
     "Sqlite",
     "StreamAuth",
+    "Tls",
     "WatchEndpoint",
 ]
 
@@ -96,11 +97,21 @@ class InMemory(msgspec.Struct, frozen=True):
     enable_metrics: bool = False
 
 
+class Tls(msgspec.Struct, frozen=True):
+    """Files for an encrypted connection."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
 class JetStream(msgspec.Struct, frozen=True):
     """The log on a NATS broker."""
 
     nats_url: Filled = "nats://localhost:4222"
     token: Secret | None = None
+    credentials_file: Path | None = None
+    tls: Tls = Tls()
     timeout_seconds: Positive = 30
     retry_attempts: Positive = 3
     max_messages: Signed | None = None

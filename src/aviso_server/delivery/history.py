@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 
 import msgspec
 
+from aviso_server.counts import Operations
 from aviso_server.log.base import Log
 from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.filter import Filter
@@ -32,8 +33,9 @@ class Piece(msgspec.Struct, frozen=True):
 class History:
     """Reads what a stream holds, piece by piece, as fast as the reader takes it."""
 
-    def __init__(self, log: Log, executor: Executor) -> None:
+    def __init__(self, log: Log, executor: Executor, operations: Operations) -> None:
         self._log = log
+        self._operations = operations
         self._executor = executor
 
     async def start_of(self, stream: str, span: Span) -> int:
@@ -60,7 +62,8 @@ class History:
     ) -> Piece:
         """The matching ones out of the next `batch` notifications from `start` on, at most `room` of them."""
         box = wanted.area.box if isinstance(wanted.area, Polygon) else None
-        found = await self._log.read(wanted.stream, start, end, batch, box)
+        with self._operations.timed("get_batch"):
+            found = await self._log.read(wanted.stream, start, end, batch, box)
         if not found.notifications:
             return Piece(b"", 0, found.next)
         loop = asyncio.get_running_loop()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from aviso_server.counts import Endpoint, Flow, Histogram, Operations
 from aviso_server.delivery.frames import Reason
 from aviso_server.delivery.history import History, Piece
 from aviso_server.delivery.outlet import Outlet
@@ -20,12 +21,18 @@ from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Log
 from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.filter import Filter
+from aviso_server.model.timestamp import SECOND
 
-__all__ = ["Hub", "Pace"]
+__all__ = ["GENERIC", "Hub", "Pace"]
+
+GENERIC = "generic"
+"""What event types that nobody configured are counted as: their names are without limit."""
 
 _FIRST_BATCH = 100  # small, so that the first notification is out soon
 _LARGEST_BATCH = 4096
 _READERS = 4
+_MOST_RENDERERS = 1024  # generic event types come and go
+_LIFETIMES = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400)  # seconds
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -41,16 +48,25 @@ class Pace(msgspec.Struct, frozen=True):
 class Hub:
     """Opens streams and closes them, gives everyone their heartbeat, and keeps one tail per stream."""
 
-    def __init__(self, log: Log, base_url: str, pace: Pace, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        log: Log,
+        base_url: str,
+        pace: Pace,
+        clock: Callable[[], int] = time.time_ns,
+        event_types: Collection[str] = (),
+        operations: Operations | None = None,
+    ) -> None:
         self.log = log
         self.pace = pace
         self.clock = clock
         self.open_streams: set[Watcher | Replay] = set()
-        self.notifications_sent: dict[str, int] = {}
-        self.stream_errors: dict[str, int] = {}
+        self.flows: dict[tuple[Endpoint, str], Flow] = {}
+        self.lifetimes: dict[Endpoint, Histogram] = {"watch": Histogram(_LIFETIMES), "replay": Histogram(_LIFETIMES)}
+        self._event_types = frozenset(event_types)
         self._base_url = base_url
         self._executor = ThreadPoolExecutor(_READERS, thread_name_prefix="render")
-        self.history = History(log, self._executor)
+        self.history = History(log, self._executor, operations or Operations())
         self._tails: dict[str, Tail] = {}
         self._opening: dict[str, asyncio.Task[Tail]] = {}
         self._renderers: dict[str, Renderer] = {}
@@ -92,22 +108,28 @@ class Hub:
             self._release_tail(tail)
             raise
         watcher = Watcher(self, tail, wanted, outlet, request_id, last + 1)
+        watcher.flow.opened += 1
         self.open_streams.add(watcher)
         return watcher
 
-    def begin(self, watcher: Watcher) -> None:
-        """The opening frame is out: count the duration and the heartbeats from now on."""
+    def begin(self, watcher: Watcher, until: int | None = None) -> None:
+        """The opening frame is out: count the duration and the heartbeats from now on; end at `until` at the latest."""
         now = asyncio.get_running_loop().time()
         watcher.next_heartbeat = now + self.pace.heartbeat_interval
         watcher.deadline = now + self.pace.max_duration
+        if until is not None:
+            watcher.deadline = min(watcher.deadline, now + self._seconds_to(until))
         self._wheel.add(watcher, min(watcher.next_heartbeat, watcher.deadline))
         if self._leaving is not None:
             watcher.close(self._leaving)
 
-    def replay(self, wanted: Filter, outlet: Outlet, request_id: str) -> Replay:
-        """A stream that ends with history."""
+    def replay(self, wanted: Filter, outlet: Outlet, request_id: str, until: int | None = None) -> Replay:
+        """A stream that ends with history, or at `until` if that comes first."""
         replay = Replay(self, wanted, outlet, request_id)
+        replay.flow.opened += 1
         self.open_streams.add(replay)
+        if until is not None:
+            self._wheel.add(replay, asyncio.get_running_loop().time() + self._seconds_to(until))
         if self._leaving is not None:
             replay.close(self._leaving)
         return replay
@@ -117,9 +139,10 @@ class Hub:
         if stream not in self.open_streams:
             return
         self.open_streams.remove(stream)
+        self.lifetimes[stream.endpoint].observe(time.monotonic() - stream.since)
         stream.abandon()
+        self._wheel.discard(stream)
         if isinstance(stream, Watcher):
-            self._wheel.discard(stream)
             self._release_tail(stream.tail)
 
     async def pieces(
@@ -130,7 +153,6 @@ class Hub:
         renderer = self.renderer(wanted.event_type)
         while start <= end:
             piece = await self.history.piece(wanted, renderer, name, start, end, batch, room)
-            self.delivered(wanted.event_type, piece.count)
             yield piece
             if piece.more:
                 return
@@ -143,26 +165,34 @@ class Hub:
     async def next_piece(self, wanted: Filter, name: bytes, start: int) -> Piece:
         """What a watcher who fell behind gets next."""
         last = (await self.log.state(wanted.stream)).last
-        piece = await self.history.piece(
+        return await self.history.piece(
             wanted, self.renderer(wanted.event_type), name, start, last, self._batch(_LARGEST_BATCH)
         )
-        self.delivered(wanted.event_type, piece.count)
-        return piece
 
     def renderer(self, event_type: str) -> Renderer:
         """The renderer of an event type; made once."""
         found = self._renderers.get(event_type)
         if found is None:
+            if len(self._renderers) >= _MOST_RENDERERS:
+                self._renderers.clear()
             found = self._renderers[event_type] = Renderer(event_type, self._base_url)
         return found
 
-    def delivered(self, event_type: str, count: int) -> None:
-        """Count notifications on their way to a client."""
-        self.notifications_sent[event_type] = self.notifications_sent.get(event_type, 0) + count
+    def flow(self, endpoint: Endpoint, event_type: str) -> Flow:
+        """The counts of an endpoint and an event type."""
+        key = (endpoint, event_type if event_type in self._event_types else GENERIC)
+        found = self.flows.get(key)
+        if found is None:
+            found = self.flows[key] = Flow()
+        return found
 
-    def failed(self, event_type: str) -> None:
-        """Count a stream that ended with an error."""
-        self.stream_errors[event_type] = self.stream_errors.get(event_type, 0) + 1
+    @property
+    def tails(self) -> Collection[Tail]:
+        """The streams that somebody watches."""
+        return self._tails.values()
+
+    def _seconds_to(self, time: int) -> float:
+        return max(time - self.clock(), 0) / SECOND
 
     def _batch(self, size: int) -> int:
         return self.pace.batch_size if self.pace.batch_delay else size
@@ -185,6 +215,7 @@ class Hub:
                 self.log,
                 self._executor,
                 self.pace.buffer_bytes,
+                self.flow("watch", wanted.event_type),
                 self._tail_lost,
             )
             await tail.open()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from aviso_server.counts import Endpoint
 from aviso_server.delivery import frames
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.errors import AvisoError
@@ -25,12 +27,17 @@ logger = logging.getLogger(__name__)
 class Replay:
     """Sends history from one sequence to another, then says that it is complete and closes."""
 
-    __slots__ = ("_closing", "_hub", "_worker", "outlet", "request_id", "wanted")
+    __slots__ = ("_closing", "_hub", "_worker", "flow", "outlet", "request_id", "since", "user", "wanted")
+
+    endpoint: ClassVar[Endpoint] = "replay"
 
     def __init__(self, hub: Hub, wanted: Filter, outlet: Outlet, request_id: str) -> None:
         self.wanted = wanted
         self.outlet = outlet
         self.request_id = request_id
+        self.flow = hub.flow(self.endpoint, wanted.event_type)
+        self.since = time.monotonic()
+        self.user: str | None = None  # who opened it, if known
         self._hub = hub
         self._closing: frames.Reason | None = None
         self._worker: asyncio.Task[None] | None = None
@@ -42,6 +49,11 @@ class Replay:
     def close(self, reason: frames.Reason) -> None:
         """End the stream before it is complete."""
         self._closing = reason
+
+    def tick(self, now: float) -> None:
+        """The time that the reader may have is over."""
+        if self._closing is None:
+            self.close("max_duration_reached")
 
     def abandon(self) -> None:
         """The client is gone: let go of everything."""
@@ -63,6 +75,7 @@ class Replay:
     async def _send_history(self, span: Span, end: int, cap: int | None) -> bytes:
         start = await self._hub.history.start_of(self.wanted.stream, span)
         async for piece in self._hub.pieces(self.wanted, REPLAY, start, end, cap):
+            self.flow.sent += piece.count
             if piece.data:
                 await self.outlet.deliver(piece.data)
             if piece.more:
@@ -80,5 +93,5 @@ class Replay:
             exc_info=not isinstance(error, AvisoError),
             extra={"event": "stream.replay.batch.failed", "request_id": self.request_id, "topic": self.wanted.topic},
         )
-        self._hub.failed(self.wanted.event_type)
+        self.flow.failed += 1
         return frames.stream_failed(self.wanted.topic, str(error), self.request_id)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+from aviso_server.counts import Flow
 from aviso_server.delivery.index import FilterIndex
 from aviso_server.log.base import Log
 from aviso_server.model.cloudevent import LIVE, Renderer
@@ -60,6 +61,7 @@ class Tail:
         log: Log,
         executor: Executor,
         backlog_limit: int,
+        flow: Flow,
         on_lost: Callable[[Tail], None] | None = None,
     ) -> None:
         self.stream = stream
@@ -70,6 +72,7 @@ class Tail:
         self._log = log
         self._executor = executor
         self._backlog_limit = backlog_limit // 2
+        self.flow = flow
         self._on_lost = on_lost
         self._index: FilterIndex[Channel] = FilterIndex()
         self._channels: dict[Filter, Channel] = {}
@@ -193,6 +196,7 @@ class Tail:
             if not self._channels:
                 break
             view = View(each, self._positional)
+            self.flow.examined += 1
             sure, doubtful = self._index.candidates(view)
             if doubtful and _costly(view, doubtful):
                 loop = asyncio.get_running_loop()
@@ -200,6 +204,7 @@ class Tail:
             elif doubtful:
                 sure += _passing(view, doubtful)
             if sure:
+                self.flow.matched += len(sure)
                 frame = self._renderer.frame(LIVE, each)
                 for channel in sure:
                     channel.frames.append((each.sequence, frame))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from aviso_server.counts import Endpoint
 from aviso_server.delivery import frames
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.errors import AvisoError
@@ -43,13 +45,18 @@ class Watcher:
         "_hub",
         "_worker",
         "deadline",
+        "flow",
         "next_heartbeat",
         "outlet",
         "position",
         "request_id",
+        "since",
         "tail",
+        "user",
         "wanted",
     )
+
+    endpoint: ClassVar[Endpoint] = "watch"
 
     def __init__(self, hub: Hub, tail: Tail, wanted: Filter, outlet: Outlet, request_id: str, position: int) -> None:
         self.wanted = wanted
@@ -57,6 +64,9 @@ class Watcher:
         self.request_id = request_id
         self.tail = tail
         self.position = position  # the next sequence it has not been handed yet
+        self.flow = hub.flow(self.endpoint, wanted.event_type)
+        self.since = time.monotonic()
+        self.user: str | None = None  # who opened it, if known
         self.next_heartbeat = 0.0
         self.deadline = 0.0
         self._hub = hub
@@ -144,7 +154,7 @@ class Watcher:
 
     def _add(self, added: Frames, chunk: bytes) -> None:
         if self._worker is None:
-            self._hub.delivered(self.wanted.event_type, len(added))
+            self.flow.sent += len(added)
             self._write(chunk)
             return
         self._backlog.append((added, chunk))
@@ -152,6 +162,7 @@ class Watcher:
 
     def _fall_behind(self) -> None:
         """Give the backlog up; the log has it all."""
+        self.flow.fell_behind += 1
         self.position = self._backlog[0][0][0][0]
         self._backlog.clear()
         self._backlog_bytes = 0
@@ -202,7 +213,7 @@ class Watcher:
     async def _empty_backlog(self) -> None:
         backlog, self._backlog = self._backlog, []
         self._backlog_bytes = 0
-        self._hub.delivered(self.wanted.event_type, sum(len(added) for added, _ in backlog))
+        self.flow.sent += sum(len(added) for added, _ in backlog)
         await self.outlet.deliver(b"".join([chunk for _, chunk in backlog]))
 
     async def _show_life(self) -> None:
@@ -219,6 +230,7 @@ class Watcher:
         """History as it was when the stream was opened."""
         start = await self._hub.history.start_of(self.wanted.stream, span)
         async for piece in self._hub.pieces(self.wanted, REPLAY, start, end, cap):
+            self.flow.sent += piece.count
             if piece.data:
                 await self.outlet.deliver(piece.data)
             if self._heartbeat_due:
@@ -247,6 +259,7 @@ class Watcher:
             self._closing = self._closing or "end_of_stream"
             return
         self.position = piece.next
+        self.flow.sent += piece.count
         if piece.data:
             await self.outlet.deliver(piece.data)
 
@@ -260,7 +273,7 @@ class Watcher:
         )
         self._ended = True
         self.tail.leave(self)
-        self._hub.failed(self.wanted.event_type)
+        self.flow.failed += 1
         await self.outlet.deliver(
             frames.stream_failed(self.wanted.topic, str(error), self.request_id) + self._farewell("end_of_stream"),
             last=True,

@@ -10,6 +10,8 @@ from urllib.parse import unquote
 from aviso_server.delivery.outlet import Send
 from aviso_server.http import admin, pages, schema
 from aviso_server.http.answers import JSON, Refusal, empty, json_answer, respond, text_answer
+from aviso_server.http.auth.check import check
+from aviso_server.http.auth.layer import is_guarded
 from aviso_server.http.body import Receive
 from aviso_server.http.notify import notify
 from aviso_server.http.request_id import new_request_id
@@ -20,7 +22,7 @@ __all__ = ["App"]
 
 logger = logging.getLogger(__name__)
 
-WithBody = Callable[[Service, Any, Receive, Send, str], Awaitable[None]]
+Whole = Callable[[Service, Any, Receive, Send, str], Awaitable[None]]
 Plain = Callable[[Service, Send, str], Awaitable[None]]
 OfName = Callable[[Service, Send, str, str], Awaitable[None]]
 OfPath = Callable[[Service, Send, str, bytes], Awaitable[None]]
@@ -44,11 +46,12 @@ async def openapi(service: Service, send: Send, request_id: str) -> None:
     await respond(send, 200, JSON, service.openapi, request_id, [])
 
 
-_WITH_BODY: dict[tuple[str, str], WithBody] = {
+_WHOLE: dict[tuple[str, str], Whole] = {
     ("POST", "/api/v1/notification"): notify,
     ("POST", "/api/v1/watch"): watch,
     ("POST", "/api/v1/replay"): replay,
     ("DELETE", "/api/v1/admin/wipe/stream"): admin.wipe_stream,
+    ("GET", "/api/v1/auth/check"): check,
 }
 _PLAIN: dict[tuple[str, str], Plain] = {
     ("GET", "/"): pages.home,
@@ -73,6 +76,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._gate = service.gate
         self._max_connections = service.settings.limits.max_connections
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -95,10 +99,12 @@ class App:
             await _refuse(send, internal, request_id)
 
     async def _route(self, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
+        if self._gate is not None and is_guarded(scope["path"]):
+            scope["user"] = await self._gate.admit(scope, request_id)
         key = (scope["method"], scope["path"])
-        with_body = _WITH_BODY.get(key)
-        if with_body is not None:
-            return await with_body(self._service, scope, receive, send, request_id)
+        whole = _WHOLE.get(key)
+        if whole is not None:
+            return await whole(self._service, scope, receive, send, request_id)
         plain = _PLAIN.get(key)
         if plain is not None:
             return await plain(self._service, send, request_id)

@@ -25,7 +25,7 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
     """Store one notification and answer when it is safe."""
     body = await read_body(scope, receive, service.settings.limits.max_body_bytes)
     try:
-        stored = await _store(service, body)
+        stored = await _store(service, scope, body, request_id)
     except RequestError as error:
         raise refusal_of(error, _ENDPOINT) from None
     except LogError as error:
@@ -53,11 +53,13 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
     await respond(send, 200, JSON, answer, request_id, [])
 
 
-async def _store(service: Service, body: bytes) -> Notification:
+async def _store(service: Service, scope: Any, body: bytes, request_id: str) -> Notification:
     request = parse_request(body)
     event_type = service.catalogue.find(request.event_type)
     if "point" in request.identifier:
         raise InvalidRequest("identifier.point is only supported for watch and replay, not for notify", field="point")
     if request.to_id is not None or request.to_date is not None:
         raise InvalidRequest("to_id and to_date are only supported for the replay endpoint, not /notification")
+    if service.gate is not None:
+        service.gate.allow(event_type, scope["user"], "write", request_id)
     return await service.log.append(event_type.check(request.identifier, request.payload))

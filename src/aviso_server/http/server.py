@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import msgspec
 import uvicorn
 import uvloop
 
@@ -44,6 +45,14 @@ def make_log(settings: Settings) -> Log:
     backend = settings.notification_backend
     if backend.kind == "in_memory":
         return MemoryLog(backend.in_memory.max_history_per_topic, backend.in_memory.max_topics)
+    if backend.kind == "jetstream":
+        # The broker's client is imported late: most servers do without it.
+        from aviso_server.log.jetstream import JetStreamLog
+        from aviso_server.log.jetstream_options import BrokerOptions
+
+        given = msgspec.structs.asdict(backend.jetstream)
+        options = BrokerOptions(**msgspec.structs.asdict(given.pop("tls")), **given)
+        return JetStreamLog(options, settings.policies, {each.base: each.key_order for each in settings.event_types})
     return SqliteLog(backend.sqlite.path, settings.policies)
 
 
@@ -76,6 +85,7 @@ async def _serve(settings: Settings, listening: socket.socket, ready_file: Path 
         await server.serve(sockets=[listening])
     finally:
         await service.hub.stop()
+        await service.close()
         await log.close()
     logger.info("server stopped", extra={"event": "startup.server.stopped"})
     return 0

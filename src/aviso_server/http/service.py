@@ -10,6 +10,8 @@ import msgspec
 
 from aviso_server.config.settings import Settings
 from aviso_server.delivery.hub import Hub, Pace
+from aviso_server.http.auth.layer import Gate
+from aviso_server.http.ecpds import EcpdsPlugin
 from aviso_server.http.openapi import document
 from aviso_server.log.base import Log
 from aviso_server.model.schema import Catalogue
@@ -38,7 +40,17 @@ class Service:
             ),
             clock,
         )
+        auth, streams = settings.auth, settings.stream_auth
+        self.gate = Gate(auth, streams, self.catalogue) if auth.enabled else None
+        has_plugin = auth.enabled and any("ecpds" in stream.plugins for stream in streams.values())
+        self.ecpds = EcpdsPlugin(settings.ecpds, streams) if has_plugin else None
         self.connections: Callable[[], int] = lambda: 0  # how many clients are connected; the server knows
+
+    async def close(self) -> None:
+        """Let go of the connections to other services."""
+        for each in (self.gate, self.ecpds):
+            if each is not None:
+                await each.close()
 
     @cached_property
     def openapi(self) -> bytes:

@@ -9,12 +9,14 @@ from aviso_server.delivery import frames
 from aviso_server.delivery.outlet import Outlet, Send
 from aviso_server.errors import InvalidRequest, LogError, RequestError
 from aviso_server.http.answers import ENDPOINTS, Refusal, refusal_of
+from aviso_server.http.auth.user import User
 from aviso_server.http.body import Receive, read_body
 from aviso_server.http.requests import Request, parse_request
 from aviso_server.http.service import Service
 from aviso_server.model.filter import Filter
 from aviso_server.model.schema import EventType, GenericType, read_point
 from aviso_server.model.span import Span, read_end, read_start
+from aviso_server.model.timestamp import SECOND
 
 __all__ = ["replay", "watch"]
 
@@ -23,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 async def watch(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
     """A stream of history, if a start is given, and of everything that comes after."""
-    wanted, span, cap = await _prepare(service, scope, receive, "watch")
+    wanted, span, cap = await _prepare(service, scope, receive, "watch", request_id)
+    until = _until(scope)
     hub, outlet = service.hub, Outlet(send)
     try:
         watcher = await hub.watcher(wanted, outlet, request_id)
@@ -37,6 +40,8 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
             await outlet.deliver(frames.replay_started(wanted.topic, now, span, batch_size, request_id))
         else:
             duration = service.settings.watch_endpoint.connection_max_duration_sec
+            if until is not None:
+                duration = min(duration, max(until - now, 0) // SECOND)
             await outlet.deliver(frames.connection_established(wanted.topic, now, duration, request_id))
         _log_established("watch", wanted, request_id)
         await outlet.deliver(frames.heartbeat(wanted.topic, now))
@@ -44,7 +49,7 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
             watcher.go_back(span, cap)
         else:
             watcher.go_live()
-        hub.begin(watcher)
+        hub.begin(watcher, until)
         await _client_left(receive)
     finally:
         hub.release(watcher)
@@ -52,14 +57,14 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
 
 async def replay(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
     """A stream of history that ends."""
-    wanted, span, cap = await _prepare(service, scope, receive, "replay")
+    wanted, span, cap = await _prepare(service, scope, receive, "replay", request_id)
     hub, outlet = service.hub, Outlet(send)
     try:
         last = (await service.log.state(wanted.stream)).last
         end = await hub.history.end_of(wanted.stream, span, last)
     except LogError as error:
         raise _initialization_failed(wanted, error, request_id) from None
-    stream = hub.replay(wanted, outlet, request_id)
+    stream = hub.replay(wanted, outlet, request_id, _until(scope))
     try:
         await _open(send, request_id)
         opening = frames.replay_started(
@@ -78,15 +83,21 @@ async def replay(service: Service, scope: Any, receive: Receive, send: Send, req
         hub.release(stream)
 
 
-async def _prepare(service: Service, scope: Any, receive: Receive, name: str) -> tuple[Filter, Span, int | None]:
+async def _prepare(
+    service: Service, scope: Any, receive: Receive, name: str, request_id: str
+) -> tuple[Filter, Span, int | None]:
     """The filter, the span and the cap of a request, with all checks in the contract's order."""
     body = await read_body(scope, receive, service.settings.limits.max_body_bytes)
     try:
         request = parse_request(body)
         event_type = service.catalogue.find(request.event_type)
+        if service.gate is not None:
+            service.gate.allow(event_type, scope["user"], "read", request_id)
         wanted, span = _compile(event_type, request, name)
     except RequestError as error:
         raise refusal_of(error, ENDPOINTS[name]) from None
+    if service.ecpds is not None:
+        await service.ecpds.check(wanted, scope["user"], request_id)
     cap = event_type.max_historical_notifications or service.settings.watch_endpoint.max_historical_notifications
     return wanted, span, cap
 
@@ -102,6 +113,12 @@ def _compile(event_type: EventType | GenericType, request: Request, name: str) -
     if request.to_id is not None or request.to_date is not None:
         raise InvalidRequest("to_id and to_date are only supported for the replay endpoint, not /watch", field="to_id")
     return event_type.compile(request.identifier, "watch", point), span
+
+
+def _until(scope: Any) -> int | None:
+    """When the caller's token is not taken any more; None for callers without one."""
+    user: User | None = scope.get("user")
+    return None if user is None else user.until
 
 
 async def _open(send: Send, request_id: str) -> None:

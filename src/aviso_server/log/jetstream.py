@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
@@ -28,10 +28,11 @@ __all__ = ["JetStreamLog"]
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 NO_POLICIES: Mapping[str, StoragePolicy] = MappingProxyType({})
 NO_KEY_ORDERS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
-_NO_SUCH_SEQUENCE = frozenset({10043, 10037, NO_STREAM})
 _HEADROOM = 1024  # bytes of a message for headers that are not counted
 
 
@@ -155,7 +156,8 @@ class JetStreamLog:
             try:
                 await self._connection.api(f"STREAM.MSG.DELETE.{stream.upper()}", {"seq": sequence})
             except Refused as error:
-                if error.code in _NO_SUCH_SEQUENCE:
+                # the broker has several ways to say that it is not there
+                if error.code == NO_STREAM or not await self._reader.holds(stream, sequence):
                     return False
                 raise
             return True
@@ -206,7 +208,7 @@ class JetStreamLog:
         self._publisher(stream).put(Removal(act, future))
         return await future
 
-    async def _again_if_gone(self, stream: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _again_if_gone(self, stream: str, call: Callable[[], Awaitable[T]]) -> T:
         """A stream that somebody deleted is made anew, empty."""
         try:
             return await call()
@@ -259,8 +261,8 @@ def weaknesses(options: BrokerOptions) -> list[str]:
         found.append("streams are kept in memory: notifications are gone when the brokers that hold them restart")
     if (options.replicas or 1) < 3:
         found.append(
-            f"streams have {options.replicas or 1} replica(s): an acknowledged notification can be lost with one broker; "
-            "set notification_backend.jetstream.replicas to 3 on a cluster"
+            f"streams have {options.replicas or 1} replica(s): an acknowledged notification can be lost with one "
+            "broker; on a cluster set notification_backend.jetstream.replicas to 3"
         )
         if options.storage_type == "file":
             found.append(

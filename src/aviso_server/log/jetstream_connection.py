@@ -86,6 +86,7 @@ class Connection:
         self._waiting: dict[bytes, Handler] = {}  # by the last token of the reply subject
         self._futures: dict[bytes, asyncio.Future[Any]] = {}
         self._prefix = ""
+        self._last_error: Exception | None = None
 
     @property
     def connected(self) -> bool:
@@ -108,7 +109,8 @@ class Connection:
                 return
             except (nats.errors.Error, OSError, TimeoutError, LogError) as error:
                 await self.close()
-                reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                cause = self._last_error or error
+                reason = str(cause) or type(cause).__name__
                 logger.warning(
                     "cannot reach the broker: %s",
                     reason,
@@ -149,7 +151,7 @@ class Connection:
         client = self._client
         if client is None or not client.is_connected:
             raise NotReached("there is no connection to the broker")
-        subject = f"{self._prefix}.{next(self._numbers)}d"
+        subject = f"{self._prefix}d.{next(self._numbers)}"  # not one that the shared inbox hears too
         subscription = await client.subscribe(subject)
         client.parser.handlers[b"%d" % subscription._id] = handler
         return Inbox(subject, subscription, client.parser)
@@ -195,7 +197,10 @@ class Connection:
             raise Unanswered(f"the broker did not answer within {seconds:g} s") from None
 
     async def api(self, name: str, request: Any = None, patience: float = PATIENCE_SECONDS) -> dict[str, Any]:
-        """The answer of the JetStream API; Refused if it is an error. May be asked again: use it for what is harmless twice."""
+        """The answer of the JetStream API; Refused if it is an error.
+
+        It is asked again while nobody answers, so this is for what does no harm when it is done twice.
+        """
         body = b"" if request is None else msgspec.json.encode(request)
 
         async def ask() -> dict[str, Any]:
@@ -227,12 +232,12 @@ class Connection:
             name="aviso-server",
             allow_reconnect=True,
             max_reconnect_attempts=1,
-            reconnect_time_wait=0.05,
+            reconnect_time_wait=0,
             connect_timeout=max(1, int(options.timeout_seconds)),
             ping_interval=_PING_SECONDS,
             max_outstanding_pings=2,
             skip_subject_validation=True,
-            error_cb=_note_error,
+            error_cb=self._note_error,
             disconnected_cb=self._lost,
             reconnected_cb=self._back,
             closed_cb=self._gone,
@@ -276,6 +281,10 @@ class Connection:
             logger.error("the broker stays away: giving up", extra={"event": "backend.jetstream.connection.failed"})
             self._changed()
 
+    async def _note_error(self, error: Exception) -> None:
+        self._last_error = error
+        logger.debug("broker connection: %r", error, extra={"event": "backend.jetstream.connection.error"})
+
     def _changed(self) -> None:
         for call in self.on_change:
             call()
@@ -301,7 +310,3 @@ def _tls(options: BrokerOptions) -> ssl.SSLContext | None:
     if options.cert_file is not None:
         context.load_cert_chain(str(options.cert_file), None if options.key_file is None else str(options.key_file))
     return context
-
-
-async def _note_error(error: Exception) -> None:
-    logger.debug("broker connection: %r", error, extra={"event": "backend.jetstream.connection.error"})

@@ -282,7 +282,7 @@ class StreamFollower:
     async def _hand_on(self, arrived: Sequence[_Message]) -> None:
         ready: list[Notification] = []
         for subject, reply, headers, body in arrived:
-            # $JS.ACK.<stream>.<consumer>.<times>.<sequence>.<delivery>.<time>.<pending>, or four words more with domains
+            # $JS.ACK.<stream>.<consumer>.<times>.<sequence>.<delivery>.<time>.<pending>; with domains two more in front
             words = reply.split(b".")
             sequence, delivery, when = words[5:8] if len(words) == 9 else words[7:10]
             number = int(sequence)

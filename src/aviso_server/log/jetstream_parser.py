@@ -48,7 +48,7 @@ class Parser(parser.Parser):
                 break
             words = data[position:end].split()
             kind = words[0] if words else b""
-            if kind == b"HMSG" or kind == b"MSG":  # noqa: PLR1714 - a tuple test costs more, once per message
+            if kind == b"HMSG" or kind == b"MSG":
                 start = end + 2
                 stop = start + int(words[-1])
                 if stop + 2 > size:

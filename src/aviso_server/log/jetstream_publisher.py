@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -38,7 +39,7 @@ _PASSING = frozenset({_IN_PROGRESS, 10008, 10118, 10077, 10167, 10189})  # a sec
 class Append:
     """Drafts to be stored next to each other, and the promise to say how they were stored."""
 
-    __slots__ = ("drafts", "future", "messages", "stored", "_left")
+    __slots__ = ("_left", "drafts", "future", "messages", "stored")
 
     def __init__(self, drafts: Sequence[Draft], future: asyncio.Future[Sequence[Notification]]) -> None:
         self.drafts = drafts
@@ -164,7 +165,7 @@ class Publisher:
             raise
         self._follower.settle(
             [
-                (sequence, one.drafts[place], lambda stored, one=one, place=place: one.seen(place, stored))
+                (sequence, one.drafts[place], partial(one.seen, place))
                 for sequence, (one, place) in zip(first, places, strict=True)
             ]
         )
@@ -255,5 +256,7 @@ def _sequence(answer: bytes) -> int:
     error = decoded.get("error")
     if error is not None:
         raise Refused(error.get("err_code", error.get("code", 0)), error.get("description", "no reason given"))
+    if "seq" not in decoded:
+        raise Refused(0, f"an acknowledgement without a sequence: {answer!r}")
     sequence: int = decoded["seq"]
     return sequence

@@ -14,7 +14,7 @@ import msgspec
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import Batch
 from aviso_server.log.jetstream_connection import Connection, NotReached, Refused, Unanswered, patiently
-from aviso_server.log.jetstream_streams import NO_MESSAGE, StreamInfo, Streams
+from aviso_server.log.jetstream_streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
 from aviso_server.log.jetstream_wire import Identify, notification_of, time_of
 from aviso_server.model.notification import Notification
 
@@ -32,6 +32,7 @@ _LARGEST = 2**63 - 1
 _STORED = re.compile(
     rb"Nats-Stream: [^\r]*\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
 )
+_PENDING = re.compile(rb"\r\nNats-Num-Pending: (\d+)\r\n")
 
 
 class Reader:
@@ -49,26 +50,21 @@ class Reader:
             return Batch((), max(start, end + 1))
         info = await self._streams.ensure(base)
         count = min(max(limit, 1), high - low + 1)
-        for _ in range(_CATCH_UP_ATTEMPTS):
-            if not info.direct:
-                break
-            found = await patiently(lambda: self._get(info, low, count), _PATIENCE)
-            if found:
-                last = found[-1].sequence
-                within = found if last <= high else [one for one in found if one.sequence <= high]
-                if last >= high or len(found) == count:
-                    return Batch(within, end + 1 if last >= high else last + 1)
-                low, count = last + 1, count - len(found)
-                # fewer than asked for: because the bytes were enough, or because there are no more
-                return Batch(within, low if await self._more(info, low, high) else end + 1)
-            if not await self._more(info, low, high):
-                return Batch((), end + 1)
-            # the replica that answered does not have yet what the leader has
-            await asyncio.sleep(_CATCH_UP_PAUSE)
+        found: Sequence[Notification] = ()
+        if info.direct:
+            for _ in range(_CATCH_UP_ATTEMPTS):
+                found, pending = await patiently(lambda: self._get(info, low, count), _PATIENCE)
+                reached = found[-1].sequence if found else low - 1
+                if len(found) == count or reached >= high:
+                    return _batch(found, end, high, reached + 1)
+                # a single replica knows what there is; of several the one that answered may lag behind the leader
+                if not pending and (info.replicas == 1 or not await self._more(info, reached + 1, high)):
+                    return _batch(found, end, high, end + 1)
+                if found:
+                    return _batch(found, end, high, reached + 1)
+                await asyncio.sleep(_CATCH_UP_PAUSE)
         found = await self._pull(info, low, count)
-        within = [one for one in found if one.sequence <= high]
-        done = not found or found[-1].sequence >= high
-        return Batch(within, end + 1 if done else found[-1].sequence + 1)
+        return _batch(found, end, high, found[-1].sequence + 1 if len(found) == count else end + 1)
 
     async def last_until(self, base: str, time: int) -> int:
         """The highest held sequence stored at or before `time`; first - 1 if there is none."""
@@ -97,6 +93,16 @@ class Reader:
                 low = found[0] + 1
         return best
 
+    async def holds(self, base: str, sequence: int) -> bool:
+        """True if there is a notification of that sequence."""
+        try:
+            await self._connection.api(f"STREAM.MSG.GET.{base.upper()}", {"seq": sequence})
+        except Refused as error:
+            if error.code in (NO_MESSAGE, NO_STREAM):
+                return False
+            raise
+        return True
+
     async def _next(self, info: StreamInfo, sequence: int) -> tuple[int, int] | None:
         """Sequence and time of the first message from a sequence on, as the leader has it."""
         try:
@@ -114,8 +120,8 @@ class Reader:
         found = await self._next(info, low)
         return found is not None and found[0] <= high
 
-    async def _get(self, info: StreamInfo, start: int, count: int) -> Sequence[Notification]:
-        """One batched direct get; any replica may answer it."""
+    async def _get(self, info: StreamInfo, start: int, count: int) -> tuple[Sequence[Notification], int]:
+        """One batched direct get, and how many messages follow; any replica may answer it."""
         found: list[Notification] = []
         identify, add = self._identify, found.append
         heard = True
@@ -130,7 +136,8 @@ class Reader:
             elif not future.done():
                 status = headers[9:12]
                 if status in (b"204", b"404"):
-                    future.set_result(None)
+                    pending = _PENDING.search(headers)
+                    future.set_result(0 if pending is None else int(pending[1]))
                 elif status == b"503":
                     future.set_exception(NotReached("nobody at the broker answers for this stream now"))
                 else:
@@ -146,8 +153,7 @@ class Reader:
                     raise Unanswered(f"the broker stopped in the middle of a read for {_SILENCE:g} s")
                 heard = False
                 await asyncio.wait([future], timeout=_SILENCE)
-            future.result()
-            return found
+            return found, future.result()
         finally:
             future.cancel()
 
@@ -187,3 +193,9 @@ class Reader:
             with contextlib.suppress(LogError):
                 await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{info.name}.{name}", b"")
         return found
+
+
+def _batch(found: Sequence[Notification], end: int, high: int, following: int) -> Batch:
+    if found and found[-1].sequence > high:
+        found = [one for one in found if one.sequence <= high]
+    return Batch(found, end + 1 if following > high else following)

