@@ -6,6 +6,7 @@
     │   ├── MalformedRequest     the body is not a request: bad JSON, unknown member, wrong shape
     │   ├── UnknownEventType     strict mode and nobody configured this event type
     │   └── InvalidRequest       well-formed, but a field, a start point or an area is not acceptable
+    ├── PipelineError            Spark cannot read from or write to a server; says which option, row or request
     └── LogError                 the place where notifications live cannot do what was asked
         ├── LogUnavailable       it may work again later (disk full, broker away)
         ├── LogInUse             another process owns it
@@ -27,6 +28,7 @@ __all__ = [
     "LogInUse",
     "LogUnavailable",
     "MalformedRequest",
+    "PipelineError",
     "Problem",
     "RequestError",
     "UnknownEventType",
@@ -105,6 +107,10 @@ class UnknownEventType(RequestError):
 
 class InvalidRequest(RequestError):
     """Well-formed, but a field, a start point or an area is not acceptable."""
+
+
+class PipelineError(AvisoError):
+    """Spark cannot read from or write to a server."""
 
 
 class LogError(AvisoError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from tests.conformance.expectations import UUID
 from tests.conformance.samples import MARS
 from tests.harness import Client, Response
 from tests.harness.client import JSON, body, encode
+from tests.harness.metrics import free_port
 
 LIMIT = 262_144
 
@@ -223,6 +225,16 @@ def test_case_015_swagger_ui(api: Client) -> None:
 
 def test_case_016_no_metrics_on_the_main_port(api: Client) -> None:
     assert_not_found(api.get("/metrics"))
+
+
+def test_case_017_metrics_on_their_own_port(launch: Launch) -> None:
+    port = free_port()
+    server = launch({"metrics": {"enabled": True, "port": port}})
+    response = Client(server.host, port).get("/metrics")
+    assert response.status == 200
+    assert response.header("content-type") == "text/plain; version=0.0.4"
+    assert UUID.fullmatch(response.header("x-request-id") or "")
+    assert re.search(rb'^aviso_build_info\{version="[^"]+"\} 1(\.0)?$', response.body, re.MULTILINE)
 
 
 def test_case_018_content_type_is_not_looked_at(api: Client) -> None:

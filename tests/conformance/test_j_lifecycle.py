@@ -6,15 +6,13 @@ import signal
 import threading
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from tests.conformance.configuration import conformance
 from tests.conformance.conftest import Launch
 from tests.conformance.expectations import steps
 from tests.conformance.samples import MARS, but
-from tests.harness import Client, EventStream, Server
+from tests.harness import Client, EventStream
 from tests.harness.client import JSON, body, encode
 
 OD = {"class": "od"}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.conformance.conftest import Launch
 from tests.conformance.configuration import changed, read
+from tests.conformance.conftest import Launch
 from tests.conformance.expectations import UUID
 from tests.conformance.samples import MARS, POLYGON, P
 from tests.harness import Client, Response, Server
@@ -231,7 +232,9 @@ def test_case_204_verdicts(api: Client, service: AuthOTron, status: int, expecte
     assert_denied(watch(api, OPTIONAL, user("reader")), expected)
 
 
-@pytest.mark.parametrize("form", ['{"token":"%s"}', '{"x":1,"jwt":"%s"}', '{"access_token":"%s"}', '"%s"', "%s", " %s\n"])
+@pytest.mark.parametrize(
+    "form", ['{"token":"%s"}', '{"x":1,"jwt":"%s"}', '{"access_token":"%s"}', '"%s"', "%s", " %s\n"]
+)
 @pytest.mark.parametrize("status", [200, 201])
 def test_where_the_token_may_be(api: Client, service: AuthOTron, form: str, status: int) -> None:
     service.answer = lambda asked: Said(status, (form % token("admin-user")).encode())
@@ -244,7 +247,8 @@ def test_the_header_comes_first_and_members_in_order(api: Client, service: AuthO
         username: str = api.request("GET", CHECK, None, basic("x", "y")).json()["username"]
         return username
 
-    text = ('{"access_token":"%s","jwt":"%s","token":"%s"}' % tuple(token(name) for name in "abc")).encode()
+    members = {"access_token": token("a"), "jwt": token("b"), "token": token("c")}
+    text = json.dumps(members).encode()
     assert name_for(Said(200, text)) == "c"
     assert name_for(Said(200, text, (("Authorization", f"Bearer {token('d')}"),))) == "d"
 
@@ -380,7 +384,13 @@ def test_case_210_names(proxied: Client) -> None:
     assert name(username=..., sub="by-sub") == "by-sub"
     assert name(username="by-name", sub="by-sub") == "by-name"
     assert name(username=None, sub="by-sub") == "by-sub"
-    for changes in ({"username": ...}, {"username": None}, {"username": ""}, {"username": 5}, {"username": ..., "sub": 5}):
+    for changes in (
+        {"username": ...},
+        {"username": None},
+        {"username": ""},
+        {"username": 5},
+        {"username": ..., "sub": 5},
+    ):
         header = bearer(token("x", **changes))
         assert_denied(proxied.request("GET", CHECK, None, header), 401, ["Bearer"])
 

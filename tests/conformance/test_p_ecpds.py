@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from tests.conformance.conftest import Launch
 from tests.conformance.samples import DISSEMINATION
 from tests.conformance.test_o_auth import assert_denied
-from tests.harness import Client, Response
+from tests.harness import Client, Response, Server
 from tests.harness.client import body
 from tests.harness.ecpds import PASSWORD, USERNAME, FakeEcpds
 from tests.harness.tokens import SECRET, bearer, token
@@ -25,11 +26,27 @@ def backend() -> str:
     return "in_memory"
 
 
-@pytest.fixture
-def ecpds() -> Iterator[FakeEcpds]:
-    """A server that knows of one destination."""
-    with FakeEcpds({"reader-user": ["CIP"]}) as running:
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[FakeEcpds]:
+    """The ECPDS server of this module."""
+    with FakeEcpds() as running:
         yield running
+
+
+@pytest.fixture
+def reader() -> str:
+    """A user of one destination whom the server under test has never seen: it remembers those it has."""
+    return f"reader-{uuid4()}"
+
+
+@pytest.fixture
+def ecpds(upstream: FakeEcpds, reader: str) -> FakeEcpds:
+    """The ECPDS server, which gives its usual answers and was asked nothing yet."""
+    upstream.answer, upstream.delay = upstream.usual, 0.0
+    upstream.destinations = {reader: ["CIP"]}
+    upstream.asked.clear()
+    upstream.users.clear()
+    return upstream
 
 
 def settings(servers: Sequence[str], **changes: Any) -> dict[str, Any]:
@@ -51,129 +68,143 @@ def settings(servers: Sequence[str], **changes: Any) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def server(launch: Launch, upstream: FakeEcpds) -> Server:
+    """A server with the plugin."""
+    return launch(settings([f"{upstream.url}/"]))
+
+
 @pytest.fixture
-def api(launch: Launch, ecpds: FakeEcpds) -> Client:
-    """A client of a server with the plugin."""
-    return launch(settings([f"{ecpds.url}/"])).client
+def api(server: Server, ecpds: FakeEcpds) -> Client:
+    """A client of that server."""
+    return server.client
 
 
-def ask(
-    api: Client, destination: Any = "CIP", name: str | None = "reader-user", operation: str = "watch", **start: Any
-) -> Response:
+def ask(api: Client, name: str | None, destination: Any = "CIP", operation: str = "watch", **start: Any) -> Response:
     start = start or ({"from_id": "1"} if operation == "replay" else {})
     header = () if name is None else bearer(token(name))
     return api.answer(operation, body("dissemination", {"class": "od", "destination": destination}, **start), header)
 
 
 @pytest.mark.parametrize("operation", ["watch", "replay"])
-def test_case_211_destinations(api: Client, operation: str) -> None:
-    assert ask(api, "CIP", operation=operation).status == 200
-    assert_denied(ask(api, "UNKNOWN", operation=operation), 403)
+def test_case_211_destinations(api: Client, reader: str, operation: str) -> None:
+    assert ask(api, reader, operation=operation).status == 200
+    assert_denied(ask(api, reader, "UNKNOWN", operation=operation), 403)
 
 
-@pytest.mark.parametrize("destination", ["*", {"in": ["CIP"]}, {"eq": "CIP"}, "cip", "CIP "])
-def test_case_211_only_one_destination_and_only_exactly(api: Client, destination: Any) -> None:
-    assert_denied(ask(api, destination), 403)
+@pytest.mark.parametrize("destination", ["*", "cip", "CIP "])
+def test_case_211_only_one_destination_and_only_exactly(api: Client, reader: str, destination: str) -> None:
+    assert_denied(ask(api, reader, destination), 403)
+
+
+def test_a_constraint_is_not_one_destination(launch: Launch, ecpds: FakeEcpds) -> None:
+    number = {"identifier": {"num": {"required": True}}, "auth": {"required": True, "plugins": ["ecpds"]}}
+    changes = settings([ecpds.url], match_key="num")
+    api = launch({**changes, "notification_schema": {"probe": number}}).client
+    ecpds.destinations["reader-user"] = ["5"]
+    for value, status in ((5, 200), ({"eq": 5}, 403), ({"in": [5]}, 403), ({"gte": 5}, 403)):
+        answer = api.answer("watch", body("probe", {"num": value}), bearer(token("reader-user")))
+        assert answer.status == status, answer.body
 
 
 def test_case_212_no_destinations(api: Client, ecpds: FakeEcpds) -> None:
-    assert_denied(ask(api, name="somebody-else"), 403)
-    assert ecpds.users == ["somebody-else"]
+    assert_denied(ask(api, "nobody"), 403)
+    assert ecpds.users == ["nobody"]
 
 
 def test_case_213_admin(api: Client, ecpds: FakeEcpds) -> None:
-    assert ask(api, "UNKNOWN", "admin-user").status == 200
+    assert ask(api, "admin-user", "UNKNOWN").status == 200
     assert ecpds.asked == []
 
 
 def test_case_214_anonymous(api: Client, ecpds: FakeEcpds) -> None:
-    assert_denied(ask(api, name=None), 401, ["Bearer"])
+    assert_denied(ask(api, None), 401, ["Bearer"])
     assert ecpds.asked == []
 
 
-def test_the_order_of_checks(api: Client, ecpds: FakeEcpds) -> None:
-    for response in (ask(api, "UNKNOWN", from_id="x"), ask(api, ["UNKNOWN"])):
+def test_the_order_of_checks(api: Client, ecpds: FakeEcpds, reader: str) -> None:
+    for response in (ask(api, reader, "UNKNOWN", from_id="x"), ask(api, reader, ["UNKNOWN"])):
         assert (response.status, response.json()["code"]) == (400, "INVALID_WATCH_REQUEST")
     assert ecpds.asked == []
 
 
 @pytest.mark.parametrize("status", [500, 401, 403, 404, 204, 302])
-def test_case_215_upstream_fails(api: Client, ecpds: FakeEcpds, status: int) -> None:
+def test_case_215_upstream_fails(api: Client, ecpds: FakeEcpds, reader: str, status: int) -> None:
     ecpds.answer = lambda asked: Said(status)
-    assert_denied(ask(api), 503)
+    assert_denied(ask(api, reader), 503)
     ecpds.answer = ecpds.usual
-    assert ask(api).status == 200, "a failure must not be remembered"
+    assert ask(api, reader).status == 200, "a failure must not be remembered"
 
 
-def test_case_215_upstream_is_asked_once(api: Client, ecpds: FakeEcpds) -> None:
+def test_case_215_upstream_is_asked_once(api: Client, ecpds: FakeEcpds, reader: str) -> None:
     ecpds.answer = lambda asked: Said(500)
-    assert_denied(ask(api), 503)
+    assert_denied(ask(api, reader), 503)
     assert len(ecpds.asked) == 1
 
 
-def test_case_215_upstream_is_slow(launch: Launch, ecpds: FakeEcpds) -> None:
+def test_case_215_upstream_is_slow(launch: Launch, ecpds: FakeEcpds, reader: str) -> None:
     api = launch(settings([ecpds.url], request_timeout_seconds=1)).client
     ecpds.delay = 3
     began = time.monotonic()
-    assert_denied(ask(api), 503)
+    assert_denied(ask(api, reader), 503)
     assert time.monotonic() - began < 2.5
 
 
-def test_case_216_asked_once(api: Client, ecpds: FakeEcpds) -> None:
+def test_case_216_asked_once(api: Client, ecpds: FakeEcpds, reader: str) -> None:
     for destination, status in (("CIP", 200), ("UNKNOWN", 403), ("CIP", 200)):
-        assert ask(api, destination).status == status
-    assert ecpds.users == ["reader-user"]
+        assert ask(api, reader, destination).status == status
+    assert ecpds.users == [reader]
 
 
-def test_case_216_asked_once_by_many(api: Client, ecpds: FakeEcpds) -> None:
+def test_case_216_asked_once_by_many(api: Client, ecpds: FakeEcpds, reader: str) -> None:
     ecpds.delay = 0.5
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda _: ask(api), range(10)))
+        answers = list(pool.map(lambda _: ask(api, reader), range(10)))
     assert [answer.status for answer in answers] == [200] * 10
-    assert ecpds.users == ["reader-user"]
+    assert ecpds.users == [reader]
 
 
-def test_case_216_many_fail_together(api: Client, ecpds: FakeEcpds) -> None:
+def test_case_216_many_fail_together(api: Client, ecpds: FakeEcpds, reader: str) -> None:
     def fail(asked: object) -> Said:
         time.sleep(0.5)
         return Said(500)
 
     ecpds.answer = fail
     with ThreadPoolExecutor(5) as pool:
-        answers = list(pool.map(lambda _: ask(api), range(5)))
+        answers = list(pool.map(lambda _: ask(api, reader), range(5)))
     assert [answer.status for answer in answers] == [503] * 5
     assert len(ecpds.asked) == 1
 
 
-def test_the_first_to_ask_may_leave(api: Client, ecpds: FakeEcpds) -> None:
+def test_the_first_to_ask_may_leave(api: Client, ecpds: FakeEcpds, reader: str) -> None:
     ecpds.delay = 0.6
     impatient = Client(api.host, api.port, timeout=0.2)
     with pytest.raises(TimeoutError):
-        ask(impatient)
-    assert ask(api).status == 200
-    assert ecpds.users == ["reader-user"]
+        ask(impatient, reader)
+    assert ask(api, reader).status == 200
+    assert ecpds.users == [reader]
 
 
-def test_answers_are_forgotten(launch: Launch, ecpds: FakeEcpds) -> None:
+def test_answers_are_forgotten(launch: Launch, ecpds: FakeEcpds, reader: str) -> None:
     api = launch(settings([ecpds.url], cache_ttl_seconds=1)).client
-    assert ask(api).status == 200
-    ecpds.destinations["reader-user"] = []
-    assert ask(api).status == 200
+    assert ask(api, reader).status == 200
+    ecpds.destinations[reader] = []
+    assert ask(api, reader).status == 200
     time.sleep(1.1)
-    assert_denied(ask(api), 403)
+    assert_denied(ask(api, reader), 403)
 
 
 def test_only_so_many_users_are_remembered(launch: Launch, ecpds: FakeEcpds) -> None:
     api = launch(settings([ecpds.url], max_entries=2)).client
     for name in ("a", "b", "a", "c", "a", "b"):
-        ask(api, name=name)
+        ask(api, name)
     assert ecpds.users == ["a", "b", "c", "b"], "the one that was used longest ago is forgotten"
 
 
 @pytest.mark.parametrize("name", ["u+s er&name", "é/%2F?id=x#", "a=b;c"])
 def test_case_217_names(api: Client, ecpds: FakeEcpds, name: str) -> None:
     ecpds.destinations[name] = ["CIP"]
-    assert ask(api, name=name).status == 200
+    assert ask(api, name).status == 200
     assert ecpds.users == [name]
 
 
@@ -184,23 +215,23 @@ def test_case_218_publishing(api: Client, ecpds: FakeEcpds) -> None:
     assert ecpds.asked == []
 
 
-def test_case_219_one_of_two(launch: Launch, ecpds: FakeEcpds) -> None:
+def test_case_219_one_of_two(launch: Launch, ecpds: FakeEcpds, reader: str) -> None:
     with FakeEcpds() as broken:
         broken.answer = lambda asked: Said(500)
         tolerant = launch(settings([ecpds.url, broken.url], partial_outage_policy="any_success")).client
-        assert ask(tolerant).status == 200
+        assert ask(tolerant, reader).status == 200
         assert (len(ecpds.asked), len(broken.asked)) == (1, 1)
         strict = launch(settings([ecpds.url, broken.url])).client
-        assert_denied(ask(strict), 503)
+        assert_denied(ask(strict, reader), 503)
         assert (len(ecpds.asked), len(broken.asked)) == (2, 2)
         ecpds.answer = broken.answer
-        assert_denied(ask(tolerant, name="somebody-else"), 503)
+        assert_denied(ask(tolerant, "somebody-else"), 503)
 
 
-def test_case_219_both_together(launch: Launch, ecpds: FakeEcpds) -> None:
-    with FakeEcpds({"reader-user": ["OTHER"]}) as other:
+def test_case_219_both_together(launch: Launch, ecpds: FakeEcpds, reader: str) -> None:
+    with FakeEcpds({reader: ["OTHER"]}) as other:
         api = launch(settings([ecpds.url, other.url])).client
-        assert [ask(api, name).status for name in ("CIP", "OTHER", "THIRD")] == [200, 200, 403]
+        assert [ask(api, reader, name).status for name in ("CIP", "OTHER", "THIRD")] == [200, 200, 403]
 
 
 @pytest.mark.parametrize(
@@ -218,13 +249,13 @@ def test_case_219_both_together(launch: Launch, ecpds: FakeEcpds) -> None:
         b"[" * 100_000,
     ],
 )
-def test_case_220_not_a_list(api: Client, ecpds: FakeEcpds, text: bytes) -> None:
+def test_case_220_not_a_list(api: Client, ecpds: FakeEcpds, reader: str, text: bytes) -> None:
     ecpds.answer = lambda asked: Said(200, text)
-    assert_denied(ask(api), 503)
+    assert_denied(ask(api, reader), 503)
 
 
-def test_case_220_records(launch: Launch, ecpds: FakeEcpds) -> None:
-    ecpds.destinations["reader-user"] = [
+def test_case_220_records(launch: Launch, api: Client, ecpds: FakeEcpds, reader: str) -> None:
+    ecpds.destinations[reader] = [
         {"name": "OFF", "active": False},
         {"name": "TEXT", "active": "true"},
         {"name": "ONE", "active": 1},
@@ -237,12 +268,11 @@ def test_case_220_records(launch: Launch, ecpds: FakeEcpds) -> None:
         ["CIP"],
         {"name": "GOOD", "active": True},
     ]
-    api = launch(settings([ecpds.url])).client
     for name in ("OFF", "TEXT", "ONE", "UNSAID", "None", "5", "BY_ID", "CIP"):
-        assert_denied(ask(api, name), 403)
-    assert ask(api, "GOOD").status == 200
+        assert_denied(ask(api, reader, name), 403)
+    assert ask(api, reader, "GOOD").status == 200
     by_id = launch(settings([ecpds.url], target_field="id")).client
-    assert [ask(by_id, name).status for name in ("BY_ID", "GOOD")] == [200, 403]
+    assert [ask(by_id, reader, name).status for name in ("BY_ID", "GOOD")] == [200, 403]
 
 
 def test_an_unknown_event_type_is_no_way_around_the_plugin(launch: Launch, ecpds: FakeEcpds) -> None:
@@ -252,11 +282,11 @@ def test_an_unknown_event_type_is_no_way_around_the_plugin(launch: Launch, ecpds
     assert_denied(api.answer("replay", request), 401, ["Bearer"])
 
 
-def test_secrets_are_not_logged(launch: Launch, ecpds: FakeEcpds) -> None:
+def test_secrets_are_not_logged(launch: Launch, ecpds: FakeEcpds, reader: str) -> None:
     server = launch(settings([ecpds.url]), environment={"RUST_LOG": "trace"})
-    ask(server.client)
+    ask(server.client, reader)
     ecpds.answer = lambda asked: Said(500)
-    ask(server.client, name="somebody-else")
+    ask(server.client, "somebody-else")
     server.stop()
     output = server.stdout + server.stderr
     assert "auth.ecpds.check.allowed" in output

@@ -19,7 +19,7 @@ from aviso_server.model.span import Span
 from tests.harness.sse import FRAME, Frame
 from tests.model.event_types import event_type
 
-__all__ = ["FailingLog", "Reader", "TIDE", "hub_on", "join", "publish", "roomy", "settled"]
+__all__ = ["TIDE", "FailingLog", "Reader", "hub_on", "join", "publish", "roomy", "settled"]
 
 TIDE = event_type("tide", {"port": "StringHandler", "level": "IntHandler"}, base="tides", order=["port", "level"])
 
@@ -154,7 +154,9 @@ async def join(
     return watcher, reader
 
 
-async def publish(log: Log, count: int = 1, size: int = 0, port: str = "oslo", level: int = 3) -> Sequence[Notification]:
+async def publish(
+    log: Log, count: int = 1, size: int = 0, port: str = "oslo", level: int = 3
+) -> Sequence[Notification]:
     """Store some notifications in one go."""
     draft = TIDE.check({"port": port, "level": level}, "x" * size)
     return await log.append_many([draft] * count)

@@ -125,7 +125,11 @@ def test_a_live_feed_that_breaks_closes_the_stream() -> None:
         await settled(lambda: len(exchange.frames) == 2)
         log.lose("tides")
         await asyncio.wait_for(exchange.task, 5)
-        assert [event for event, _ in exchange.frames] == ["live-notification", "live-notification", "connection-closing"]
+        assert [event for event, _ in exchange.frames] == [
+            "live-notification",
+            "live-notification",
+            "connection-closing",
+        ]
         assert exchange.frames[-1][1]["reason"] == "end_of_stream"
         assert service.hub.open_streams == set()
         await service.hub.stop()

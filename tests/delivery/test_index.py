@@ -42,7 +42,9 @@ def constraint(random: Random, kind: Any, values: list[Any], operators: tuple[st
     if operator == "in":
         # sometimes more values than are spread over the dictionary
         spread = range(100, 100 + random.choice([0, 0, 0, 80]))
-        operands = [random.choice(values) for _ in range(random.randint(1, 4))] + [type(values[0])(each) for each in spread]
+        operands = [random.choice(values) for _ in range(random.randint(1, 4))] + [
+            type(values[0])(each) for each in spread
+        ]
     elif operator == "between":
         operands = sorted(random.choice(values) for _ in range(2))
     else:
@@ -68,7 +70,9 @@ def wanted(random: Random) -> Filter:
     if random.random() < 0.4:
         shape = polygon(random)
         area = shape if random.random() < 0.6 else Point(shape.lats[0] + random.choice([0, 0.5]), shape.lons[0] + 0.5)
-    return Filter("e", "e", "e", tuple(sorted(equals.items())), tuple(sorted(tests.items(), key=lambda item: item[0])), area)
+    return Filter(
+        "e", "e", "e", tuple(sorted(equals.items())), tuple(sorted(tests.items(), key=lambda item: item[0])), area
+    )
 
 
 def notification(random: Random) -> Notification:
@@ -173,7 +177,8 @@ def test_generic_filters_are_matched_by_position(requests: list[list[str]], toke
     by_hand = [
         id(interest)
         for interest, request in zip(interests, requests, strict=True)
-        if len(request) == len(tokens) and all(asked in ("*", token) for asked, token in zip(request, tokens, strict=True))
+        if len(request) == len(tokens)
+        and all(asked in ("*", token) for asked, token in zip(request, tokens, strict=True))
     ]
     assert sorted(by_hand) == found(index, event, positional=True)
 

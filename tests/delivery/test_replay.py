@@ -14,6 +14,7 @@ from aviso_server.delivery.outlet import Outlet
 from aviso_server.delivery.replay import Replay
 from aviso_server.log.base import Log
 from aviso_server.log.sqlite import SqliteLog
+from aviso_server.model.notification import Notification
 from aviso_server.model.span import Span
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, publish, roomy, settled
 from tests.log.scenario import in_event_loop
@@ -90,7 +91,7 @@ def test_spans(make_log: MakeLog, span: Span, expected: list[int]) -> None:
 @in_event_loop
 async def test_times_include_their_instant(make_log: MakeLog) -> None:
     async with hub_on(make_log()) as hub:
-        stored = []
+        stored: list[Notification] = []
         for _ in range(5):
             stored += await publish(hub.log)
             await asyncio.sleep(0.002)

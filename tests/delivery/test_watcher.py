@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from aviso_server.delivery import tail
+from aviso_server.delivery.outlet import Outlet
+from aviso_server.delivery.watcher import Watcher
 from aviso_server.log.base import Log
 from aviso_server.log.sqlite import SqliteLog
 from aviso_server.model.schema import read_point
 from aviso_server.model.span import Span
-from aviso_server.delivery.outlet import Outlet
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, join, publish, roomy, settled
 from tests.log.scenario import in_event_loop
 from tests.model.event_types import POLYGON, SQUARE
@@ -123,21 +124,25 @@ def test_joining_in_the_middle_of_a_delivery(pause: int, monkeypatch: pytest.Mon
             draft = POLYGON.check({"date": "20250101", "time": "12", "polygon": SQUARE}, 1)
             requests: list[dict[str, str]] = [{"point": "1,1"}, {"polygon": SQUARE}]
 
-            async def watching(request: dict[str, str]) -> tuple[Reader, int]:
+            async def subscribed(request: dict[str, str]) -> tuple[Watcher, Reader, int]:
                 reader, before = Reader(), (await hub.log.state("polygon")).last
                 wanted = POLYGON.compile(request, "watch", read_point(request))
-                watcher = await hub.watcher(wanted, Outlet(reader.send), "the-request")
-                watcher.go_live()
-                return reader, before
+                return await hub.watcher(wanted, Outlet(reader.send), "the-request"), reader, before
 
-            readers = [await watching(request) for request in requests]
+            everyone = [await subscribed(request) for request in requests]
+            for watcher, _, _ in everyone:
+                watcher.go_live()
             for _ in range(5):
+                early = [await subscribed(request) for request in requests]
                 await hub.log.append_many([draft] * 3)
                 for _ in range(pause):
                     await asyncio.sleep(0)
-                readers += [await watching(request) for request in requests]
+                late = [await subscribed(request) for request in requests]
+                for watcher, _, _ in (*early, *late):
+                    watcher.go_live()
+                everyone += early + late
             await hub.log.append(draft)
-            for reader, before in readers:
+            for _, reader, before in everyone:
                 await settled(lambda reader=reader: reader.sequences[-1:] == [16])
                 assert reader.sequences == list(range(before + 1, 17))
 
@@ -240,7 +245,9 @@ async def test_a_client_that_is_gone_harms_nobody() -> None:
 async def test_released_watchers_leave_nothing_behind() -> None:
     async with hub_on(roomy()) as hub:
         readers = [Reader() for _ in range(4)]
-        watchers = [(await join(hub, reader=reader, port=port))[0] for reader, port in zip(readers, "abca", strict=True)]
+        watchers = [
+            (await join(hub, reader=reader, port=port))[0] for reader, port in zip(readers, "abca", strict=True)
+        ]
         watchers.append((await join(hub, Span(from_sequence=1)))[0])
         await settled(lambda: not any(watcher.catching_up for watcher in watchers))
         tail = watchers[0].tail
@@ -346,3 +353,20 @@ async def test_a_lost_live_feed_ends_the_streams_and_newcomers_get_a_new_one() -
         hub.release(old)
         await publish(log)
         await settled(lambda: newcomer.sequences == [2, 3])
+
+
+@pytest.mark.parametrize("start", [None, Span(from_sequence=1)])
+def test_a_stream_that_is_closed_before_it_began_says_nothing_before_its_opening(start: Span | None) -> None:
+    async def scene() -> None:
+        async with hub_on(roomy()) as hub:
+            await publish(hub.log, 2)
+            reader = Reader()
+            watcher = await hub.watcher(TIDE.compile({}, "watch"), Outlet(reader.send), "the-request")
+            hub.close_streams()
+            assert reader.received == b""
+            watcher.go_live() if start is None else watcher.go_back(start, None)
+            hub.begin(watcher)
+            await settled(lambda: reader.ended)
+            assert reader.reason == "server_shutdown"
+
+    asyncio.run(scene())

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import nats
+import nats.errors
 
 from aviso_server.log.local_broker import LocalBroker
 
-__all__ = ["cluster", "single"]
+__all__ = ["ask", "cluster", "publish", "single", "stored"]
 
 
 @contextmanager
@@ -21,12 +27,54 @@ def single(directory: Path, sync_always: bool = False) -> Iterator[LocalBroker]:
 @contextmanager
 def cluster(directory: Path, size: int = 3) -> Iterator[list[LocalBroker]]:
     """Brokers that replicate each other's streams."""
-    brokers = [LocalBroker(directory / f"broker{number}") for number in range(1, size + 1)]
+    brokers = LocalBroker.cluster(directory, size)
     try:
         for broker in brokers:
-            broker.join(brokers)
             broker.start()
         yield brokers
     finally:
         for broker in brokers:
             broker.kill()
+
+
+def ask(url: str, name: str, request: Any = None) -> dict[str, Any]:
+    """The answer of the JetStream API to a request that none of our own code makes; has `error` if there is none."""
+
+    async def run() -> dict[str, Any]:
+        client = await nats.connect(url)
+        body = b"" if request is None else json.dumps(request).encode()
+        try:
+            answer = await client.request(f"$JS.API.{name}", body, timeout=2)
+        except nats.errors.Error as error:
+            return {"error": repr(error)}
+        finally:
+            await client.close()
+        decoded: dict[str, Any] = json.loads(answer.data)
+        return decoded
+
+    return asyncio.run(run())
+
+
+def publish(url: str, *messages: tuple[str, bytes, Mapping[str, str] | None]) -> None:
+    """Have messages stored as another program would: subject, body and headers."""
+
+    async def run() -> None:
+        client = await nats.connect(url)
+        for subject, body, headers in messages:
+            answer = await client.request(subject, body, timeout=10, headers=dict(headers) if headers else None)
+            assert b'"seq"' in answer.data, answer.data
+        await client.close()
+
+    asyncio.run(run())
+
+
+def stored(url: str, stream: str, sequence: int) -> tuple[str, bytes, dict[str, str]]:
+    """Subject, body and headers of a stored message, as another program would see them."""
+
+    async def run() -> tuple[str, bytes, dict[str, str]]:
+        client = await nats.connect(url)
+        found = await client.jetstream().get_msg(stream, sequence)
+        await client.close()
+        return found.subject or "", found.data or b"", dict(found.headers or {})
+
+    return asyncio.run(run())

@@ -11,10 +11,11 @@ from typing import Any
 
 __all__ = ["SECRET", "USERS", "bearer", "claims", "signed", "token", "unsigned"]
 
-SECRET = "a-secret-that-is-shared-with-the-authentication-service"
+SECRET = "a-secret-that-is-shared-with-the-authentication-service-and-nobody-else"
 
 USERS = {"admin-user": "admin", "reader-user": "reader", "producer-user": "producer"}
 """The users of the contract's examples and their roles, all in the realm `localrealm`."""
+
 
 def claims(name: str = "reader-user", *, lifetime: float = 3600, **changes: Any) -> dict[str, Any]:
     """What a token of this user says; a change to `...` leaves the claim out."""
@@ -40,7 +41,9 @@ def signed(content: Any, secret: str = SECRET, header: Any = None) -> str:
 
 def unsigned(content: Any, header: Any) -> str:
     """The first two parts of a token; content and header are JSON, or bytes as they are."""
-    return ".".join(_encoded(part if isinstance(part, bytes) else json.dumps(part).encode()) for part in (header, content))
+    return ".".join(
+        _encoded(part if isinstance(part, bytes) else json.dumps(part).encode()) for part in (header, content)
+    )
 
 
 def bearer(text: str) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ OPERATIONS = {
     ("delete", "/api/v1/admin/wipe/all"): "admin",
 }
 POSTS = ["notification", "watch", "replay"]
+MAKERS = {"Refusal.error", "MalformedRequest", "Endpoint"}
 CREDENTIALS: list[dict[str, list[str]]] = [{"bearer_jwt": []}, {"basic": []}]
 # code, status and where it may come
 CATALOGUE = [
@@ -50,6 +52,7 @@ CATALOGUE = [
     ("INVALID_REPLAY_REQUEST", "400", ["replay"]),
     ("UNAUTHORIZED", "401", [*POSTS, "admin/wipe/all"]),
     ("FORBIDDEN", "403", [*POSTS, "admin/wipe/all"]),
+    ("TOO_MANY_REQUESTS", "429", [*POSTS, "admin/wipe/all"]),
     ("SERVICE_UNAVAILABLE", "503", [*POSTS, "admin/wipe/all"]),
     ("NOTIFICATION_PROCESSING_FAILED", "500", ["notification"]),
     ("NOTIFICATION_STORAGE_FAILED", "500", ["notification"]),
@@ -144,14 +147,22 @@ def test_every_error_code_is_documented(document: Document, code: str, status: s
         assert examples(answer["content"]["application/json"])[code]["code"] == code
 
 
+def sent_codes() -> Iterator[str]:
+    """The error codes that the sources hand to whatever makes an error of them."""
+    for path in sorted((Path(aviso_server.__file__).parent).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS:
+                for argument in node.args:
+                    if isinstance(argument, ast.Constant) and re.fullmatch(r"[A-Z]+(_[A-Z]+)*", str(argument.value)):
+                        yield str(argument.value)
+
+
 def test_every_code_that_the_server_sends_is_documented(document: Document) -> None:
-    folder = Path(aviso_server.__file__).parent / "http"
-    sources = "".join(path.read_text() for path in folder.glob("*.py") if not path.name.startswith("openapi"))
-    sent = set(re.findall(r'"([A-Z]+(?:_[A-Z]+)+)"', sources))
     documented = {
         name for place, body in bodies(document) if "application/json" in place for name in body.get("examples", {})
     }
-    assert "NOTIFICATION_STORAGE_FAILED" in sent
+    sent = set(sent_codes())
+    assert {"INVALID_JSON", "INVALID_WATCH_REQUEST", "NOTIFICATION_STORAGE_FAILED", "INTERNAL_ERROR"} <= sent
     assert sent <= documented
 
 

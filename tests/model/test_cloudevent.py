@@ -23,10 +23,10 @@ NOTIFICATIONS = st.builds(
         )
     ),
     topic=st.just("tide.x"),
-    identifier=st.dictionaries(st.text("%abé\n"), st.text("%sd\"\\é\u2028")).map(compact),
-    payload=(st.none() | st.text("%bé\r\n", max_size=5) | st.lists(st.floats(allow_nan=False, allow_infinity=False))).map(
-        compact
-    ),
+    identifier=st.dictionaries(st.text("%abé\n"), st.text('%sd"\\é\u2028')).map(compact),
+    payload=(
+        st.none() | st.text("%bé\r\n", max_size=5) | st.lists(st.floats(allow_nan=False, allow_infinity=False))
+    ).map(compact),
 )
 
 
@@ -42,7 +42,11 @@ def test_the_example_of_the_contract() -> None:
     assert renderer.frame(LIVE, TIDE).startswith(b"event: live-notification\ndata: {")
 
 
-@given(st.lists(NOTIFICATIONS, max_size=6), st.sampled_from(["tide", "50%d", 'q"\\', "é b"]), st.sampled_from([LIVE, REPLAY]))
+@given(
+    st.lists(NOTIFICATIONS, max_size=6),
+    st.sampled_from(["tide", "50%d", 'q"\\', "é b"]),
+    st.sampled_from([LIVE, REPLAY]),
+)
 def test_many_frames_are_the_frames_joined(notifications: list[Notification], event_type: str, name: bytes) -> None:
     renderer = Renderer(event_type, "http://localhost/%20%s?a=%d")
     assert renderer.frames(name, notifications) == b"".join(renderer.frame(name, each) for each in notifications)

@@ -42,7 +42,9 @@ ENUM = EnumField(required=True, values=("North", "south"))
     ],
 )
 @pytest.mark.parametrize("field", [INT, WEEK, FLOAT, PERCENT])
-def test_meaning_of_the_operators(field: Field, request_: dict[str, Any], holding: list[int], failing: list[int]) -> None:
+def test_meaning_of_the_operators(
+    field: Field, request_: dict[str, Any], holding: list[int], failing: list[int]
+) -> None:
     constraint = field.constraint("severity", request_)
     assert all(constraint.holds(value) for value in holding)
     assert not any(constraint.holds(value) for value in failing)

@@ -132,4 +132,9 @@ def test_all_problems_are_told_at_once() -> None:
             "payload": 5,
         }
     )
-    assert {where for where, _ in found} == {"identifier.a.max_length", "identifier.b.type", "topic.key_order", "payload"}
+    assert {where for where, _ in found} == {
+        "identifier.a.max_length",
+        "identifier.b.type",
+        "topic.key_order",
+        "payload",
+    }

@@ -12,7 +12,9 @@ from aviso_server.model.schema import EventType, GenericType, read_point
 from tests.model.event_types import CLOUD, EXTREME, POLYGON, PROBE, SQUARE, event_type, stored
 
 DIAMOND = "(52.5,13.4,52.6,13.5,52.5,13.6,52.4,13.5,52.5,13.4)"
-NORTH = stored(EXTREME.check({"region": "north", "run_time": "1200", "severity": 3, "anomaly": 42.5, "polygon": DIAMOND}))
+NORTH = stored(
+    EXTREME.check({"region": "north", "run_time": "1200", "severity": 3, "anomaly": 42.5, "polygon": DIAMOND})
+)
 CORE = {"region": "north", "run_time": "1200", "severity": 3}
 
 
@@ -93,7 +95,9 @@ def test_bad_values_name_the_field(value: object) -> None:
         wants(EXTREME, {**CORE, "severity": value})
 
 
-@pytest.mark.parametrize("value", [None, {"eq": "1,2"}, "", "52.55", "1,2,3", "(1,2", "91,0", "0,181", [1], [1, 2, 3], ["1", "2"], True])
+@pytest.mark.parametrize(
+    "value", [None, {"eq": "1,2"}, "", "52.55", "1,2,3", "(1,2", "91,0", "0,181", [1], [1, 2, 3], ["1", "2"], True]
+)
 @pytest.mark.parametrize("event_type", [EXTREME, PROBE])
 def test_bad_points_are_refused_whatever_the_event_type(event_type: EventType, value: object) -> None:
     with pytest.raises(InvalidRequest, match="ield 'point'"):
@@ -121,7 +125,9 @@ def test_fields_outside_the_topic_filter_too(identifier: dict[str, Any], passes:
     assert wants(PROBE, identifier).matches(probe) is passes
 
 
-@pytest.mark.parametrize(("field", "taken"), [("txt", True), ("exp", True), ("kind", True), ("off", True), ("num", False)])
+@pytest.mark.parametrize(
+    ("field", "taken"), [("txt", True), ("exp", True), ("kind", True), ("off", True), ("num", False)]
+)
 def test_a_star_asks_for_anything_where_text_is_free(field: str, taken: bool) -> None:
     if taken:
         assert wants(PROBE, {field: "*"}).is_open

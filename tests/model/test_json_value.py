@@ -19,7 +19,20 @@ from aviso_server.model.json_value import compact, deeper_than, identifier_text,
     [
         *(b"", b" ", b"NaN", b'{"a":NaN}', b"[Infinity]", b"[-Infinity]", b"1e400", b"[-1e999]", b'"\\ud800"'),
         *(b'{"\\udfff":1}', b'"\\ud800\\u0041"', b"\xef\xbb\xbf{}", b"{} x", b"{}{}", b'{"a":1,}', b"[1,]", b"{'a':1}"),
-        *(b"// note\n{}", b"/* */ {}", b"\xff", b'"\xc3\x28"', b"01", b"+1", b".5", b"1.", b'"\t"', b"tru", b"[", b'{"a"}'),
+        *(
+            b"// note\n{}",
+            b"/* */ {}",
+            b"\xff",
+            b'"\xc3\x28"',
+            b"01",
+            b"+1",
+            b".5",
+            b"1.",
+            b'"\t"',
+            b"tru",
+            b"[",
+            b'{"a"}',
+        ),
         *(b"[" * 2000, b"[" * 2000 + b"]" * 2000),
     ],
 )
@@ -77,7 +90,7 @@ def depth(value: Any) -> int:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text("[]{}\"\\ x", max_size=5),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text('[]{}"\\ x', max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('[{"\\', max_size=3), inner, max_size=3),
     max_leaves=40,
 )
@@ -108,7 +121,8 @@ def test_compact_keeps_other_scripts_and_plain_floats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [("x", "x"), ("", ""), (5, "5"), (5.0, "5.0"), (1000.0, "1000.0"), (True, "true"), (False, "false")]
+    ("value", "text"),
+    [("x", "x"), ("", ""), (5, "5"), (5.0, "5.0"), (1000.0, "1000.0"), (True, "true"), (False, "false")],
 )
 def test_scalars_as_text(value: object, text: str) -> None:
     assert identifier_text("step", value) == text

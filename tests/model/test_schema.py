@@ -25,8 +25,17 @@ ANY: dict[str, Any] = {"txt": "a", "num": 1, "exp": "1", "kind": "red", "off": "
 def test_values_become_canonical() -> None:
     draft = EXTREME.check(NORTH, {"note": "seed-a", "a": [1.0]})
     assert draft.stream == "extreme_event"
-    assert draft.topic == "extreme_event.north.1200.3.42%2E5.(52%2E5,13%2E4,52%2E6,13%2E5,52%2E5,13%2E6,52%2E4,13%2E5,52%2E5,13%2E4)"
-    assert json.loads(draft.identifier) == {**NORTH, "region": "north", "run_time": "1200", "severity": "3", "anomaly": "42.5"}
+    assert (
+        draft.topic
+        == "extreme_event.north.1200.3.42%2E5.(52%2E5,13%2E4,52%2E6,13%2E5,52%2E5,13%2E6,52%2E4,13%2E5,52%2E5,13%2E4)"
+    )
+    assert json.loads(draft.identifier) == {
+        **NORTH,
+        "region": "north",
+        "run_time": "1200",
+        "severity": "3",
+        "anomaly": "42.5",
+    }
     assert draft.payload == b'{"a":[1.0],"note":"seed-a"}'
     assert draft.box == Box(52.4, 13.4, 52.6, 13.6)
 
@@ -51,7 +60,7 @@ def test_a_default_does_not_stand_in_for_a_missing_field() -> None:
 
 
 def test_unknown_fields_are_refused_first_and_with_the_known_ones() -> None:
-    with pytest.raises(InvalidRequest, match="Unknown field 'bogus'.*region, run_time") as refusal:
+    with pytest.raises(InvalidRequest, match=r"Unknown field 'bogus'.*region, run_time") as refusal:
         EXTREME.check({"region": "nowhere", "bogus": 1})
     assert refusal.value.field == "bogus"
 
@@ -75,7 +84,9 @@ def test_a_published_star_is_stored_but_not_shown() -> None:
     assert "txt" not in json.loads(draft.identifier)
 
 
-@pytest.mark.parametrize(("required", "payload", "accepted"), [(True, None, False), (True, False, True), (False, None, True)])
+@pytest.mark.parametrize(
+    ("required", "payload", "accepted"), [(True, None, False), (True, False, True), (False, None, True)]
+)
 def test_payload_presence(required: bool, payload: object, accepted: bool) -> None:
     mars = event_type("mars", {"class": "StringHandler"}, order=["class"])
     strict = type(mars)(name="m", fields=mars.fields, base="m", key_order=("class",), payload_required=required)
@@ -114,7 +125,9 @@ def test_polygons_as_text_and_as_arrays() -> None:
     assert text.box == array.box == Box(0, 0, 2, 2)
 
 
-@pytest.mark.parametrize("polygon", ["", "(0,0,1,0,0,0)", [[0, 0], [0, 2], [2, 2]], [[0, 0]] * 3, [0, 0], {"eq": 1}, None, True])
+@pytest.mark.parametrize(
+    "polygon", ["", "(0,0,1,0,0,0)", [[0, 0], [0, 2], [2, 2]], [[0, 0]] * 3, [0, 0], {"eq": 1}, None, True]
+)
 def test_bad_polygons_name_the_field(polygon: object) -> None:
     with pytest.raises(InvalidRequest, match="ield 'polygon'") as refusal:
         POLYGON.check({"date": "20250101", "time": "12", "polygon": polygon}, 1)

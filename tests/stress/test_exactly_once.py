@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -56,7 +57,9 @@ class Stored(NamedTuple):
 class Watch:
     """A client that watches, and the sequences it must get from this connection."""
 
-    def __init__(self, stream: EventStream, event_type: str, wanted: dict[str, Any], expected: list[int], last: int) -> None:
+    def __init__(
+        self, stream: EventStream, event_type: str, wanted: dict[str, Any], expected: list[int], last: int
+    ) -> None:
         self.stream = stream
         self.event_type = event_type
         self.wanted = wanted
@@ -77,10 +80,8 @@ class Watch:
 
     def read_rest(self) -> None:
         """Read what still comes over a connection that was cut: a part of what must come, in order."""
-        try:
+        with suppress(StreamBroken, ConnectionError):
             self.stream.rest()
-        except (StreamBroken, ConnectionError):
-            pass
         assert self.received == self.expected[: len(self.received)]
         self.last = max([self.last, *self.received])
 
@@ -96,7 +97,9 @@ class Model:
     def matching(self, event_type: str, wanted: dict[str, Any], first: int = 1, last: int | None = None) -> list[int]:
         """The sequences a reader of that range must get."""
         last = self.last[event_type] if last is None else last
-        return [each.sequence for each in self.held[event_type] if first <= each.sequence <= last and each.passes(wanted)]
+        return [
+            each.sequence for each in self.held[event_type] if first <= each.sequence <= last and each.passes(wanted)
+        ]
 
 
 class Service(RuleBasedStateMachine):
@@ -121,7 +124,9 @@ class Service(RuleBasedStateMachine):
         for name in EVENT_TYPES:
             self.model.held[name].clear()
 
-    @rule(event_type=event_types, port=st.sampled_from(["oslo", "kiel"]), level=st.integers(1, 7), count=st.integers(1, 6))
+    @rule(
+        event_type=event_types, port=st.sampled_from(["oslo", "kiel"]), level=st.integers(1, 7), count=st.integers(1, 6)
+    )
     def publish(self, event_type: str, port: str, level: int, count: int) -> None:
         identifier = {"port": port, "level": level}
         self.client.publish_many(event_type, [(identifier, number) for number in range(count)])
@@ -164,7 +169,9 @@ class Service(RuleBasedStateMachine):
         whole = self.client.replay(event_type, wanted, from_id=str(first))
         part = self.client.replay(event_type, wanted, from_id=str(first), to_id=str(end))
         assert [event["sequence"] for event in whole.notifications] == self.model.matching(event_type, wanted, first)
-        assert [event["sequence"] for event in part.notifications] == self.model.matching(event_type, wanted, first, end)
+        assert [event["sequence"] for event in part.notifications] == self.model.matching(
+            event_type, wanted, first, end
+        )
         assert whole.kinds[-2:] == part.kinds[-2:] == ["replay_completed", "connection-closing"]
 
     @precondition(lambda self: self.marks)
@@ -176,8 +183,12 @@ class Service(RuleBasedStateMachine):
         after = self.client.replay(event_type, wanted, from_date=text)
         before = self.client.replay(event_type, wanted, from_id="1", to_date=text)
         split = last[event_type]
-        assert [event["sequence"] for event in after.notifications] == self.model.matching(event_type, wanted, split + 1)
-        assert [event["sequence"] for event in before.notifications] == self.model.matching(event_type, wanted, 1, split)
+        assert [event["sequence"] for event in after.notifications] == self.model.matching(
+            event_type, wanted, split + 1
+        )
+        assert [event["sequence"] for event in before.notifications] == self.model.matching(
+            event_type, wanted, 1, split
+        )
 
     @precondition(lambda self: self.watches)
     @rule(place=places)
@@ -273,7 +284,7 @@ def test_exactly_once_in_order(server: Server) -> None:
     run_state_machine_as_test(
         Run,
         settings=settings(
-            max_examples=15,
+            max_examples=8,
             stateful_step_count=30,
             deadline=None,
             database=None,

@@ -11,6 +11,7 @@ __all__ = ["CONFIG_FILE", "PREFIX", "is_unicode", "read_environment"]
 
 PREFIX = "AVISOSERVER_"
 CONFIG_FILE = "AVISOSERVER_CONFIG_FILE"
+_NO_KEYS = frozenset({CONFIG_FILE.lower(), "avisoserver_log"})
 
 
 def read_environment(environ: Mapping[str, str]) -> tuple[Node, list[Problem]]:
@@ -19,7 +20,7 @@ def read_environment(environ: Mapping[str, str]) -> tuple[Node, list[Problem]]:
     problems: list[Problem] = []
     for variable in sorted(environ):
         name = variable.lower()
-        if not name.startswith(PREFIX.lower()) or name == CONFIG_FILE.lower():
+        if not name.startswith(PREFIX.lower()) or name in _NO_KEYS:
             continue
         levels = name[len(PREFIX) :].split("__")
         value = environ[variable]

@@ -59,7 +59,7 @@ def inspect(environ: Mapping[str, str], file: Path | None = None) -> Inspection:
 
 
 def _with_variables(settings: Settings, environ: Mapping[str, str]) -> Settings:
-    level, warning = log_level(environ, settings.logging.level)
+    levels, warning = log_level(environ, settings.logging.level)
     backend = settings.notification_backend
     token = environ.get("NATS_TOKEN")
     if backend.jetstream.token is None and token:
@@ -68,7 +68,8 @@ def _with_variables(settings: Settings, environ: Mapping[str, str]) -> Settings:
     return msgspec.structs.replace(
         settings,
         notification_backend=backend,
-        log_level=level,
+        log_level=levels.level,
+        log_levels=levels.modules,
         warnings=() if warning is None else (warning,),
         deployment=Deployment(
             namespace=environ.get("K8S_NAMESPACE_NAME") or None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 
 import msgspec
 
-from aviso_server.config.settings import Application, Archive, JetStream, Metrics, Otlp, Settings
+from aviso_server.config.settings import Application, Archive, JetStream, Limits, Metrics, Otlp, Settings
 from aviso_server.config.tree import Findings
 from aviso_server.config.urls import base_url_problem, web_url_problem
 
@@ -22,6 +23,7 @@ def check_sections(settings: Settings, findings: Findings) -> None:
     _otlp(settings.logging.otlp, findings)
     _metrics(settings.metrics, settings.application, findings)
     _archive(settings.archive, findings)
+    _limits(settings.limits, findings)
     _jetstream(settings.notification_backend.jetstream, findings)
 
 
@@ -76,6 +78,17 @@ def _metrics(metrics: Metrics, application: Application, findings: Findings) -> 
         findings.refuse(key, "0 is out of range", accepted)
     elif metrics.port == application.port and not findings.broken("application.port"):
         findings.refuse(key, f"{metrics.port} is application.port already", accepted)
+
+
+def _limits(limits: Limits, findings: Findings) -> None:
+    for place, network in enumerate(limits.trusted_proxies):
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            key = f"limits.trusted_proxies[{place}]"
+            findings.refuse(key, f"'{network}' is no address", "an IP address or a network such as 10.0.0.0/8")
+    if limits.request_burst is not None and limits.requests_per_second is None:
+        findings.refuse("limits.request_burst", "needs limits.requests_per_second", "both, or neither")
 
 
 def _archive(archive: Archive, findings: Findings) -> None:

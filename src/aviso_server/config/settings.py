@@ -154,7 +154,16 @@ class Limits(msgspec.Struct, frozen=True):
 
     max_connections: Positive = 20_000
     max_body_bytes: Positive = 262_144
+    max_identifier_bytes: Positive = 262_144
     max_polygon_vertices: Annotated[int, Whole(minimum=4)] = 10_000
+    max_connections_per_client: Positive | None = None
+    requests_per_second: Positive | None = None
+    request_burst: Positive | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    header_timeout_seconds: Positive = 20
+    body_timeout_seconds: Positive = 60
+    idle_timeout_seconds: Positive = 120
+    memory_watermark_bytes: Positive | None = None
 
 
 class Auth(msgspec.Struct, frozen=True):
@@ -242,6 +251,7 @@ class Settings(msgspec.Struct, frozen=True):
     policies: Mapping[str, StoragePolicy] = {}  # by topic base
     stream_auth: Mapping[str, StreamAuth] = {}  # by event type
     log_level: str = "info"
+    log_levels: Mapping[str, str] = {}  # of modules that differ, by dotted name
     deployment: Deployment = Deployment()
     warnings: tuple[str, ...] = ()
 
@@ -254,6 +264,7 @@ DERIVED = frozenset(
         "policies",
         "stream_auth",
         "log_level",
+        "log_levels",
         "deployment",
         "warnings",
     }

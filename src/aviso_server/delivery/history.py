@@ -9,8 +9,8 @@ from concurrent.futures import Executor
 import msgspec
 
 from aviso_server.counts import Operations
+from aviso_server.delivery.forms import Bounds, Render
 from aviso_server.log.base import Log
-from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.filter import Filter
 from aviso_server.model.geometry import Polygon
 from aviso_server.model.notification import Notification
@@ -50,11 +50,17 @@ class History:
             return min(await self._log.last_until(stream, min(span.to_time, _LAST_TIME)), last)
         return last if span.to_sequence is None else min(span.to_sequence, last)
 
+    async def bounds(self, stream: str, span: Span) -> Bounds:
+        """What a span means in the stream as it is now; a start further back than what is held is moved there."""
+        state = await self._log.state(stream)
+        start = max(await self.start_of(stream, span), state.first)
+        end = await self.end_of(stream, span, state.last)
+        return Bounds(start, end, state.first, state.last, state.trimmed)
+
     async def piece(
         self,
         wanted: Filter,
-        renderer: Renderer,
-        name: bytes,
+        render: Render,
         start: int,
         end: int,
         batch: int,
@@ -68,9 +74,14 @@ class History:
             return Piece(b"", 0, found.next)
         loop = asyncio.get_running_loop()
         data, count, more = await loop.run_in_executor(
-            self._executor, select_and_render, found.notifications, wanted, renderer, name, room
+            self._executor, select_and_render, found.notifications, wanted, render, room
         )
         return Piece(data, count, found.next, more)
+
+    async def overtaken(self, stream: str, position: int) -> bool:
+        """True if retention has removed everything up to the position and something at or after it."""
+        state = await self._log.state(stream)
+        return state.first > position and state.trimmed >= position
 
     async def lost(self, stream: str, position: int) -> bool:
         """True if retention has removed something at or after the position, so that a reader there missed it."""
@@ -78,11 +89,11 @@ class History:
 
 
 def select_and_render(
-    notifications: Sequence[Notification], wanted: Filter, renderer: Renderer, name: bytes, room: int | None
+    notifications: Sequence[Notification], wanted: Filter, render: Render, room: int | None
 ) -> tuple[bytes, int, bool]:
-    """The frames of those that match, how many, and whether there were more than there was room for."""
+    """The bytes of those that match, how many, and whether there were more than there was room for."""
     matching = notifications if wanted.is_open else [each for each in notifications if wanted.matches(each)]
     more = room is not None and len(matching) > room
     if more:
         matching = matching[:room]
-    return renderer.frames(name, matching), len(matching), more
+    return render(matching), len(matching), more

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from aviso_server.counts import Endpoint, Flow, Histogram, Operations
+from aviso_server.delivery.forms import EventStream, Form, Render
 from aviso_server.delivery.frames import Reason
 from aviso_server.delivery.history import History, Piece
 from aviso_server.delivery.outlet import Outlet
@@ -123,9 +124,12 @@ class Hub:
         if self._leaving is not None:
             watcher.close(self._leaving)
 
-    def replay(self, wanted: Filter, outlet: Outlet, request_id: str, until: int | None = None) -> Replay:
-        """A stream that ends with history, or at `until` if that comes first."""
-        replay = Replay(self, wanted, outlet, request_id)
+    def replay(
+        self, wanted: Filter, outlet: Outlet, request_id: str, until: int | None = None, form: Form | None = None
+    ) -> Replay:
+        """A stream that ends with history, or at `until` if that comes first; of events unless a form is given."""
+        form = form or EventStream(wanted.topic, self.renderer(wanted.event_type), request_id)
+        replay = Replay(self, wanted, form, outlet, request_id)
         replay.flow.opened += 1
         self.open_streams.add(replay)
         if until is not None:
@@ -146,13 +150,12 @@ class Hub:
             self._release_tail(stream.tail)
 
     async def pieces(
-        self, wanted: Filter, name: bytes, start: int, end: int, cap: int | None = None
+        self, wanted: Filter, render: Render, start: int, end: int, cap: int | None = None
     ) -> AsyncIterator[Piece]:
         """History from `start` to `end`, at most `cap` notifications of it."""
         batch, room = self._batch(_FIRST_BATCH), cap
-        renderer = self.renderer(wanted.event_type)
         while start <= end:
-            piece = await self.history.piece(wanted, renderer, name, start, end, batch, room)
+            piece = await self.history.piece(wanted, render, start, end, batch, room)
             yield piece
             if piece.more:
                 return
@@ -162,12 +165,10 @@ class Hub:
             if self.pace.batch_delay and start <= end:
                 await asyncio.sleep(self.pace.batch_delay)
 
-    async def next_piece(self, wanted: Filter, name: bytes, start: int) -> Piece:
+    async def next_piece(self, wanted: Filter, render: Render, start: int) -> Piece:
         """What a watcher who fell behind gets next."""
         last = (await self.log.state(wanted.stream)).last
-        return await self.history.piece(
-            wanted, self.renderer(wanted.event_type), name, start, last, self._batch(_LARGEST_BATCH)
-        )
+        return await self.history.piece(wanted, render, start, last, self._batch(_LARGEST_BATCH))
 
     def renderer(self, event_type: str) -> Renderer:
         """The renderer of an event type; made once."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from aviso_server.counts import Endpoint
 from aviso_server.delivery import frames
+from aviso_server.delivery.forms import Form
 from aviso_server.delivery.outlet import Outlet
-from aviso_server.errors import AvisoError
-from aviso_server.model.cloudevent import REPLAY
+from aviso_server.errors import AvisoError, LogUnavailable
 from aviso_server.model.filter import Filter
 from aviso_server.model.span import Span
 
@@ -27,12 +27,26 @@ logger = logging.getLogger(__name__)
 class Replay:
     """Sends history from one sequence to another, then says that it is complete and closes."""
 
-    __slots__ = ("_closing", "_hub", "_worker", "flow", "outlet", "request_id", "since", "user", "wanted")
+    __slots__ = (
+        "_closing",
+        "_form",
+        "_hub",
+        "_worker",
+        "broken",
+        "flow",
+        "outlet",
+        "request_id",
+        "since",
+        "user",
+        "wanted",
+    )
 
     endpoint: ClassVar[Endpoint] = "replay"
 
-    def __init__(self, hub: Hub, wanted: Filter, outlet: Outlet, request_id: str) -> None:
+    def __init__(self, hub: Hub, wanted: Filter, form: Form, outlet: Outlet, request_id: str) -> None:
         self.wanted = wanted
+        self.broken = asyncio.Event()  # set when it could not be completed and the transfer is to be broken off
+        self._form = form
         self.outlet = outlet
         self.request_id = request_id
         self.flow = hub.flow(self.endpoint, wanted.event_type)
@@ -62,28 +76,36 @@ class Replay:
 
     async def _work(self, span: Span, end: int, cap: int | None) -> None:
         try:
-            last_words = await self._send_history(span, end, cap)
+            last_words, complete = await self._send_history(span, end, cap)
         except ConnectionError:
             return
         except Exception as error:
-            last_words = self._failure(error)
-        reason = self._closing or "end_of_stream"
-        farewell = frames.closing(self.wanted.topic, self._hub.clock(), reason, self.request_id)
+            last_words, complete = self._failure(error), False
+        farewell = self._form.closing(self._hub.clock(), self._closing or "end_of_stream")
+        breaks_off = self._form.breaks_off and not complete
         with suppress(ConnectionError):
-            await self.outlet.deliver(last_words + farewell, last=True)
+            await self.outlet.deliver(last_words + farewell, last=not breaks_off)
+        if breaks_off:
+            self.broken.set()
 
-    async def _send_history(self, span: Span, end: int, cap: int | None) -> bytes:
-        start = await self._hub.history.start_of(self.wanted.stream, span)
-        async for piece in self._hub.pieces(self.wanted, REPLAY, start, end, cap):
+    async def _send_history(self, span: Span, end: int, cap: int | None) -> tuple[bytes, bool]:
+        """The last words after all that could be sent, and whether they complete the answer."""
+        history, stream = self._hub.history, self.wanted.stream
+        start = position = await history.start_of(stream, span)
+        async for piece in self._hub.pieces(self.wanted, self._form.render, start, end, cap):
+            # from the second piece on: what had gone before the replay began is no loss
+            if self._form.watchful and position > start and await history.overtaken(stream, position):
+                raise LogUnavailable(f"retention has removed notifications from sequence {position} on; ask again")
+            position = piece.next
             self.flow.sent += piece.count
             if piece.data:
                 await self.outlet.deliver(piece.data)
             if piece.more:
                 assert cap is not None
-                return frames.limit_reached(self.wanted.topic, self._hub.clock(), cap)
+                return self._form.limit_reached(self._hub.clock(), cap), True
             if self._closing is not None:
-                return b""
-        return frames.completed(self.wanted.topic, self._hub.clock())
+                return b"", False
+        return self._form.completed(self._hub.clock()), True
 
     def _failure(self, error: Exception) -> bytes:
         """The log could not be read: say so, so that nobody believes to have everything."""
@@ -94,4 +116,4 @@ class Replay:
             extra={"event": "stream.replay.batch.failed", "request_id": self.request_id, "topic": self.wanted.topic},
         )
         self.flow.failed += 1
-        return frames.stream_failed(self.wanted.topic, str(error), self.request_id)
+        return self._form.failed(str(error))

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _RECENT_COUNT = 4096
 _RECENT_BYTES = 8 * 1024 * 1024
 _WRITES_PER_TURN = 256  # then other requests get their turn
+_EAGER_WRITES_PER_TURN = 32  # sooner, while little waits for the next pass: one long write costs less than many short
+_ENOUGH = 16  # notifications
 _COSTLY = 50_000  # edge pairs, about two milliseconds; more than that are compared outside of the event loop
 _MOST_EFFORT = 512  # of one join: about a millisecond
 
@@ -215,7 +217,7 @@ class Tail:
             for watcher in members:
                 watcher.offer(frames, chunk)
                 written += 1
-                if written % _WRITES_PER_TURN == 0:
+                if written % (_WRITES_PER_TURN if len(self._queue) >= _ENOUGH else _EAGER_WRITES_PER_TURN) == 0:
                     await asyncio.sleep(0)
 
 

@@ -7,10 +7,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from aviso_server.counts import Endpoint
 from aviso_server.delivery import frames
+from aviso_server.delivery.forms import Render
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.errors import AvisoError
 from aviso_server.model.cloudevent import LIVE, REPLAY
@@ -38,6 +40,7 @@ class Watcher:
     __slots__ = (
         "_backlog",
         "_backlog_bytes",
+        "_begun",
         "_behind",
         "_closing",
         "_ended",
@@ -73,6 +76,7 @@ class Watcher:
         self._backlog: list[tuple[Frames, bytes]] = []
         self._backlog_bytes = 0
         self._behind = True
+        self._begun = False
         self._heartbeat_due = False
         self._closing: frames.Reason | None = None
         self._ended = False
@@ -87,6 +91,13 @@ class Watcher:
         """Deliver history from the start of the span up to the position first, then what comes after."""
         end = self.position - 1
         self._employ(lambda: self._replay(span, end, cap))
+
+    def begin(self, next_heartbeat: float, deadline: float) -> None:
+        """The opening frame is out: from now on there are heartbeats, and an end."""
+        self.next_heartbeat, self.deadline = next_heartbeat, deadline
+        self._begun = True
+        if self._closing is not None and self._worker is None and not self._ended:
+            self._write(self._farewell(self._closing), last=True)
 
     def remember(self, remembered: Frames, position: int, live: bool) -> None:
         """The tail knew these already; if it took the watcher in, the rest from `position` on will be offered."""
@@ -130,7 +141,7 @@ class Watcher:
         if self._ended or (self._closing is not None and frames.weight(reason) <= frames.weight(self._closing)):
             return
         self._closing = reason
-        if self._worker is None:
+        if self._worker is None and self._begun:
             self._write(self._farewell(reason), last=True)
 
     def abandon(self) -> None:
@@ -229,7 +240,7 @@ class Watcher:
     async def _replay(self, span: Span, end: int, cap: int | None) -> None:
         """History as it was when the stream was opened."""
         start = await self._hub.history.start_of(self.wanted.stream, span)
-        async for piece in self._hub.pieces(self.wanted, REPLAY, start, end, cap):
+        async for piece in self._hub.pieces(self.wanted, self._frames(REPLAY), start, end, cap):
             self.flow.sent += piece.count
             if piece.data:
                 await self.outlet.deliver(piece.data)
@@ -249,7 +260,7 @@ class Watcher:
             if self._behind:
                 await asyncio.sleep(0)  # there is more to look at, but others wait too
             return
-        piece = await self._hub.next_piece(self.wanted, LIVE, self.position)
+        piece = await self._hub.next_piece(self.wanted, self._frames(LIVE), self.position)
         # asked after the read, because retention may have been at work during it
         if await self._hub.history.lost(self.wanted.stream, self.position):
             logger.warning(
@@ -262,6 +273,9 @@ class Watcher:
         self.flow.sent += piece.count
         if piece.data:
             await self.outlet.deliver(piece.data)
+
+    def _frames(self, name: bytes) -> Render:
+        return partial(self._hub.renderer(self.wanted.event_type).frames, name)
 
     async def _fail(self, error: Exception) -> None:
         """The log could not be read: say so and end, so that nobody believes to have everything."""

@@ -38,7 +38,8 @@ async def delete_notification(service: Service, send: Send, request_id: str, not
     try:
         stream = await find_stream(service, name)
         # a sequence beyond 63 bits was never given out
-        removed = stream is not None and sequence < 2**63 and await service.log.delete(stream, sequence)
+        with service.operations.timed("delete_message"):
+            removed = stream is not None and sequence < 2**63 and await service.log.delete(stream, sequence)
     except LogError as error:
         return await answer(500, f"Failed to delete sequence {sequence}: {error}", "failed")
     if not removed:
@@ -52,7 +53,8 @@ async def wipe_stream(service: Service, scope: Any, receive: Receive, send: Send
     logger.info("wipe requested", extra={"event": "admin.stream.wipe.requested", "request_id": request_id})
     try:
         stream = await find_stream(service, name)
-        removed = None if stream is None else await service.log.wipe(stream)
+        with service.operations.timed("wipe_stream"):
+            removed = None if stream is None else await service.log.wipe(stream)
     except LogError as error:
         return await _wiped(send, 500, f"Failed to wipe stream {name}: {error}", request_id, "stream.wipe.failed")
     if stream is None:
@@ -68,8 +70,9 @@ async def wipe_all(service: Service, send: Send, request_id: str) -> None:
     logger.info("wipe requested", extra={"event": "admin.all.wipe.requested", "request_id": request_id})
     removed = 0
     try:
-        for stream in await service.log.streams():
-            removed += await service.log.wipe(stream) or 0
+        with service.operations.timed("wipe_all"):
+            for stream in await service.log.streams():
+                removed += await service.log.wipe(stream) or 0
     except LogError as error:
         return await _wiped(send, 500, f"Failed to wipe all streams: {error}", request_id, "all.wipe.failed")
     await _wiped(send, 200, f"All streams wiped: {removed} notifications removed", request_id, "all.wipe.succeeded")

@@ -50,6 +50,7 @@ class Refusal(Exception):
         self.status = status
         self.members = members
         self.headers = headers or []
+        self.limit: str | None = None  # the limit that was reached, if it was one
 
     @classmethod
     def error(cls, status: int, code: str, error: str, message: str, **more: Any) -> Refusal:

@@ -14,9 +14,11 @@ from aviso_server.http.auth.check import check
 from aviso_server.http.auth.layer import is_guarded
 from aviso_server.http.body import Receive
 from aviso_server.http.notify import notify
+from aviso_server.http.refused import log_refusal
 from aviso_server.http.request_id import new_request_id
 from aviso_server.http.service import Service
 from aviso_server.http.streams import replay, watch
+from aviso_server.http.tally import Measured
 
 __all__ = ["App"]
 
@@ -71,23 +73,46 @@ _OF_PATH: dict[tuple[str, bytes], OfPath] = {
 }
 
 
+_TEMPLATES = {
+    b"/api/v1/schema/": "/api/v1/schema/{event_type}",
+    b"/api/v1/admin/notification/": "/api/v1/admin/notification/{notification_id}",
+    b"/swagger-ui/": "/swagger-ui/{path}",
+    b"/static/": "/static/{path}",
+}
+"""What the routes are called in metrics."""
+
+_API = "/api/v1"
+_WORK = frozenset({"/api/v1/notification", "/api/v1/watch", "/api/v1/replay"})
+
+
 class App:
     """The ASGI application of a service."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._gate = service.gate
-        self._max_connections = service.settings.limits.max_connections
+        self._limits = service.limits
+        self._measuring = service.settings.metrics.enabled
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        if not self._measuring:
+            return await self._answer(scope, receive, send)
+        measured = Measured(self._service.tally, scope, send)
+        try:
+            await self._answer(scope, receive, measured)
+        finally:
+            measured.finish()
+
+    async def _answer(self, scope: Any, receive: Receive, send: Send) -> None:
         request_id = new_request_id()
         try:
-            if self._service.connections() > self._max_connections:
-                raise _too_many(self._max_connections)
+            self._limits.check_connections(scope, self._service.connections())
             await self._route(scope, receive, send, request_id)
         except Refusal as refusal:
+            self._limits.note(refusal)
+            log_refusal(refusal, scope, request_id)
             await _refuse(send, refusal, request_id)
         except ConnectionError:
             pass  # the client has left
@@ -99,35 +124,40 @@ class App:
             await _refuse(send, internal, request_id)
 
     async def _route(self, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
-        if self._gate is not None and is_guarded(scope["path"]):
-            scope["user"] = await self._gate.admit(scope, request_id)
         key = (scope["method"], scope["path"])
         whole = _WHOLE.get(key)
+        plain = None if whole is not None else _PLAIN.get(key)
+        if whole is not None or plain is not None:
+            scope["route"] = key[1]
+        if scope["path"].startswith(_API):
+            await self._admit(scope, request_id)
         if whole is not None:
             return await whole(self._service, scope, receive, send, request_id)
-        plain = _PLAIN.get(key)
         if plain is not None:
             return await plain(self._service, send, request_id)
         method, path = scope["method"], scope["raw_path"]
         for (verb, prefix), of_name in _OF_NAME.items():
             rest = path.removeprefix(prefix)
             if method == verb and rest != path and rest and b"/" not in rest:
+                scope["route"] = _TEMPLATES[prefix]
                 return await of_name(self._service, send, request_id, unquote(rest.decode("latin-1")))
         for (verb, prefix), of_path in _OF_PATH.items():
             if method == verb and path.startswith(prefix):
+                scope["route"] = _TEMPLATES[prefix]
                 return await of_path(self._service, send, request_id, path.removeprefix(prefix))
         await empty(send, 404, request_id)
 
-
-def _too_many(limit: int) -> Refusal:
-    refusal = Refusal.error(
-        503,
-        "SERVICE_UNAVAILABLE",
-        "service_unavailable",
-        f"The server has reached its limit of {limit} connections; try again later",
-    )
-    refusal.headers = [(b"retry-after", b"5"), (b"connection", b"close")]
-    return refusal
+    async def _admit(self, scope: Any, request_id: str) -> None:
+        """Find out who is calling and whether they call too often."""
+        if self._gate is not None and is_guarded(scope["path"]):
+            try:
+                scope["user"] = await self._gate.admit(scope, request_id)
+            except Refusal:
+                self._limits.check_rate(scope)  # guessing credentials counts too
+                raise
+        self._limits.check_rate(scope)
+        if scope.get("route") in _WORK:
+            self._limits.check_memory()
 
 
 async def _refuse(send: Send, refusal: Refusal, request_id: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import (
@@ -20,8 +19,9 @@ from aviso_server.delivery.watcher import Watcher
 from aviso_server.http.ecpds import DECISIONS, FETCHES
 from aviso_server.http.series import SERIES
 from aviso_server.http.service import Service
-from aviso_server.http.tally import UNKNOWN
+from aviso_server.http.tally import UNKNOWN, NotificationStatus
 from aviso_server.log.base import Batching, StreamState
+from aviso_server.logs import RECORDS
 
 __all__ = ["families"]
 
@@ -54,9 +54,10 @@ def _requests(service: Service) -> Families:
     )
     yield _histogram("aviso_http_request_duration_seconds", tally.durations.items())
     yield _plain("aviso_http_requests_in_flight", [([method], count) for method, count in tally.in_flight.items()])
-    known = [(UNKNOWN, "error"), (UNKNOWN, "rejected")]
-    known += [(name, status) for name in service.catalogue.event_types for status in ("success", "error")]
-    counted: dict[tuple[str, str], int] = {**dict.fromkeys(known, 0), **tally.notifications}
+    known: list[tuple[str, NotificationStatus]] = [(UNKNOWN, "error"), (UNKNOWN, "rejected")]
+    for name in service.catalogue.event_types:
+        known += [(name, "success"), (name, "error")]
+    counted = {**dict.fromkeys(known, 0), **tally.notifications}
     yield _plain("aviso_notifications_total", counted.items())
 
 
@@ -151,13 +152,9 @@ def _process(service: Service) -> Families:
     yield _plain("aviso_limit", [([name], value) for name, value in limits.configured.items()])
     yield _plain("aviso_limit_refusals_total", [([name], count) for name, count in limits.refused.items()])
     yield _plain("aviso_tasks", [((), len(asyncio.all_tasks()))])
-    totals: defaultdict[str, int] = defaultdict(int, service.log_records())
-    for name in (
-        "aviso_otlp_suppressed_log_records_total",
-        "aviso_otlp_export_failures_total",
-        "aviso_log_records_suppressed_total",
-    ):
-        yield _plain(name, [((), totals[name])])
+    yield _plain("aviso_log_records_suppressed_total", [((), RECORDS.suppressed)])
+    yield _plain("aviso_otlp_suppressed_log_records_total", [((), RECORDS.not_exported)])
+    yield _plain("aviso_otlp_export_failures_total", [((), RECORDS.failed_exports)])
 
 
 def _plain(name: str, samples: Samples) -> Metric:

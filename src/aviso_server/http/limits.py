@@ -48,7 +48,10 @@ class Limits:
 
     def __init__(self, limits: settings.Limits) -> None:
         self.refused: dict[LimitName, int] = dict.fromkeys(LIMITS, 0)
-        self.clients = Clients(map(ipaddress.ip_network, limits.trusted_proxies), limits.max_connections_per_client)
+        self.clients = Clients(
+            [ipaddress.ip_network(network, strict=False) for network in limits.trusted_proxies],
+            limits.max_connections_per_client,
+        )
         self.header_seconds = limits.header_timeout_seconds
         self.body_seconds = limits.body_timeout_seconds
         self._limits = limits

@@ -45,7 +45,8 @@ class MetricsApp:
             return
         request_id = new_request_id()
         if (scope["method"], scope["path"]) != ("GET", "/metrics"):
-            return await empty(send, 404, request_id)
+            await empty(send, 404, request_id)
+            return
         await self._numbers.refresh()
         await respond(send, 200, _CONTENT_TYPE, generate_latest(self._registry), request_id, [])
 

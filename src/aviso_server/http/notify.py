@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from aviso_server.delivery.hub import GENERIC
 from aviso_server.delivery.outlet import Send
-from aviso_server.errors import InvalidRequest, LogError, RequestError
+from aviso_server.errors import InvalidRequest, LogError, RequestError, UnknownEventType
 from aviso_server.http.answers import ENDPOINTS, JSON, Refusal, refusal_of, respond
 from aviso_server.http.body import Receive, read_body
 from aviso_server.http.requests import parse_request
 from aviso_server.http.service import Service
+from aviso_server.http.tally import UNKNOWN, NotificationStatus, Tally
 from aviso_server.model.notification import Notification
 from aviso_server.model.timestamp import SECOND, seconds_text
 
@@ -24,11 +26,18 @@ _ENDPOINT = ENDPOINTS["notification"]
 async def notify(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
     """Store one notification and answer when it is safe."""
     body = await read_body(scope, receive, service.settings.limits.max_body_bytes)
+    counted = _Counted(service.tally)
     try:
-        stored = await _store(service, scope, body, request_id)
+        stored = await _store(service, scope, body, request_id, counted)
     except RequestError as error:
+        counted.end("rejected" if isinstance(error, UnknownEventType) else "error")
+        service.limits.note_invalid(error)
         raise refusal_of(error, _ENDPOINT) from None
+    except Refusal as refusal:
+        counted.end("rejected" if refusal.status in (401, 403) else "error")
+        raise
     except LogError as error:
+        counted.end("error")
         logger.error(
             "notification could not be stored: %s",
             error,
@@ -41,6 +50,7 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
             "The notification could not be stored",
             details=str(error),
         ) from None
+    counted.end("success")
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "notification processed",
@@ -53,13 +63,31 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
     await respond(send, 200, JSON, answer, request_id, [])
 
 
-async def _store(service: Service, scope: Any, body: bytes, request_id: str) -> Notification:
+async def _store(service: Service, scope: Any, body: bytes, request_id: str, counted: _Counted) -> Notification:
     request = parse_request(body)
     event_type = service.catalogue.find(request.event_type)
+    counted.event_type = GENERIC if event_type.generic else event_type.name
     if "point" in request.identifier:
         raise InvalidRequest("identifier.point is only supported for watch and replay, not for notify", field="point")
     if request.to_id is not None or request.to_date is not None:
         raise InvalidRequest("to_id and to_date are only supported for the replay endpoint, not /notification")
     if service.gate is not None:
         service.gate.allow(event_type, scope["user"], "write", request_id)
-    return await service.log.append(event_type.check(request.identifier, request.payload))
+    service.limits.check_identifier(request.identifier, len(body))
+    draft = event_type.check(request.identifier, request.payload)
+    with service.operations.timed("publish"):
+        return await service.log.append(draft)
+
+
+class _Counted:
+    """One publish request on its way to the count it belongs to."""
+
+    __slots__ = ("_tally", "event_type")
+
+    def __init__(self, tally: Tally) -> None:
+        self.event_type = UNKNOWN
+        self._tally = tally
+
+    def end(self, status: NotificationStatus) -> None:
+        """Count it."""
+        self._tally.notifications[self.event_type, status] += 1

@@ -40,6 +40,7 @@ _CREDENTIALS: list[dict[str, list[str]]] = [{"bearer_jwt": []}, {"basic": []}]
 _WITH_OR_WITHOUT: list[dict[str, list[str]]] = [{}, *_CREDENTIALS]
 _OPEN: list[dict[str, list[str]]] = []
 
+_SLOW = "The request did not arrive in time."
 _ENCODING = "Plain text: the body is not what `Content-Encoding` says."
 
 
@@ -113,11 +114,11 @@ def _posts(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
         ),
         "replay": ("replay", "Replay stored notifications", "The stream ends when the history has been delivered."),
     }
-    limit = f"The body is larger than {settings.limits.max_body_bytes} bytes."
+    limit = f"The body is larger than {settings.limits.max_body_bytes} bytes, or its identifier too large."
     paths: dict[str, Any] = {}
     for endpoint, (name, summary, words) in summaries.items():
         success = answers.notified() if endpoint == "notification" else answers.stream(endpoint, catalogue, settings)
-        own = {"200": success, "400": answers.text(_ENCODING), "413": answers.text(limit)}
+        own = {"200": success, "400": answers.text(_ENCODING), "408": answers.text(_SLOW), "413": answers.text(limit)}
         tag = "notification" if endpoint == "notification" else "streaming"
         operation = _operation(name, tag, summary, _WITH_OR_WITHOUT, endpoint, own)
         body = request_body(endpoint, catalogue)
@@ -140,7 +141,8 @@ def _admin(catalogue: Catalogue) -> dict[str, Any]:
     malformed = answers.text(
         f"Plain text: the body is not JSON with a `stream_name`, or its `Content-Type` is not JSON. {_ENCODING}"
     )
-    of_stream = {**answers.wiped(wiped), "400": malformed, "413": answers.text("The body is larger than 2 MiB.")}
+    of_stream = {**answers.wiped(wiped), "400": malformed, "408": answers.text(_SLOW)}
+    of_stream["413"] = answers.text("The body is larger than 2 MiB.")
     one = _operation(
         "delete_notification", "admin", "Delete one notification", _CREDENTIALS, "admin", answers.deleted()
     )

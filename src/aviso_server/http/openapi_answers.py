@@ -44,9 +44,9 @@ def responses(endpoint: str, own: Answers) -> Answers:
     if "401" in answers:
         challenge = {"description": "Which credentials are accepted, a line for each.", "schema": {"type": "string"}}
         answers["401"]["headers"] = {**answers["401"]["headers"], "WWW-Authenticate": challenge}
-    if "503" in answers:
-        later = {"description": "Seconds after which to try again.", "schema": {"type": "string"}}
-        answers["503"]["headers"] = {**answers["503"]["headers"], "Retry-After": later}
+    later = {"description": "Seconds after which to try again.", "schema": {"type": "string"}}
+    for busy in {"429", "503"} & answers.keys():
+        answers[busy]["headers"] = {**answers[busy]["headers"], "Retry-After": later}
     answers.setdefault("404", _with_id({"description": _NO_ROUTE}))
     return dict(sorted(answers.items()))
 

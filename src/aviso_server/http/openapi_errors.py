@@ -60,6 +60,14 @@ KINDS = (
     ErrorKind("UNAUTHORIZED", 401, "unauthorized", "plain", _GUARDED, "Credentials are missing or wrong."),
     ErrorKind("FORBIDDEN", 403, "forbidden", "plain", _GUARDED, "The credentials do not allow this."),
     ErrorKind(
+        "TOO_MANY_REQUESTS",
+        429,
+        "too_many_requests",
+        "plain",
+        None,
+        "This client asks too often or has too many connections; `Retry-After` says when to try again.",
+    ),
+    ErrorKind(
         "NOTIFICATION_PROCESSING_FAILED",
         500,
         "Notification Processing Failed",
@@ -90,7 +98,7 @@ KINDS = (
         "service_unavailable",
         "plain",
         None,
-        "The server has too many connections, or a service it asks about credentials does not answer.",
+        "The server is too busy, or a service it asks about credentials does not answer.",
     ),
 )
 

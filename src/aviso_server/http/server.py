@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -21,11 +21,13 @@ import uvicorn
 import uvloop
 
 from aviso_server import __version__, logs
+from aviso_server.config import shown
 from aviso_server.config.settings import Settings
 from aviso_server.errors import LogError
 from aviso_server.http.app import App
-from aviso_server.http.connection import Connection
+from aviso_server.http.metrics_server import metrics_served
 from aviso_server.http.service import Service
+from aviso_server.http.slow_clients import limited_connection
 from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite import SqliteLog
@@ -34,7 +36,6 @@ __all__ = ["make_log", "run"]
 
 logger = logging.getLogger(__name__)
 
-_KEEP_ALIVE = 120  # seconds; the published client keeps idle connections for 90
 _GRACE = 5  # seconds for requests in flight and for readers that do not read; supervisors kill after 10 or more
 _BACKLOG = 4096
 _SWITCH_INTERVAL = 0.001  # seconds: how long a reading thread may keep the event loop waiting
@@ -58,7 +59,8 @@ def make_log(settings: Settings) -> Log:
 
 def run(settings: Settings, ready_file: Path | None = None) -> int:
     """Serve until told to stop; the exit code of the process."""
-    logs.configure(settings.log_level, settings.deployment)
+    logs.configure(settings)
+    _log_configuration(settings)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     host, port = settings.application.host, settings.application.port
@@ -78,11 +80,20 @@ async def _serve(settings: Settings, listening: socket.socket, ready_file: Path 
         listening.close()
         return _failed("startup.backend.failed", str(error))
     service = Service(settings, log)
-    server = _Server(service, listening, ready_file)
     try:
-        service.hub.start()
-        gc.freeze()  # what lives as long as the process need not be looked at again
-        await server.serve(sockets=[listening])
+        async with AsyncExitStack() as beside:
+            if settings.metrics.enabled:
+                try:
+                    scraped = _bind(settings.metrics.host, settings.metrics.port or 0)
+                except OSError as error:
+                    listening.close()
+                    where = f"{settings.metrics.host}:{settings.metrics.port}"
+                    return _failed("startup.metrics.failed", f"cannot listen on {where} for metrics: {error}")
+                await beside.enter_async_context(metrics_served(service, scraped))
+            server = _Server(service, listening, ready_file)
+            service.hub.start()
+            gc.freeze()  # what lives as long as the process need not be looked at again
+            await server.serve(sockets=[listening])
     finally:
         await service.hub.stop()
         await service.close()
@@ -98,7 +109,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 App(service),
-                http=Connection,
+                http=limited_connection(service.limits),
                 loop="none",
                 ws="none",
                 lifespan="off",
@@ -106,7 +117,7 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=_KEEP_ALIVE,
+                timeout_keep_alive=service.settings.limits.idle_timeout_seconds,
                 timeout_graceful_shutdown=_GRACE,
                 backlog=_BACKLOG,
             )
@@ -145,8 +156,30 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._leave, signal.Signals(sig).name)
 
     def _leave(self, name: str) -> None:
-        logger.info("shutting down", extra={"event": f"startup.signal.{name.lower()}.received"})
+        logger.info("received %s", name, extra={"event": f"startup.signal.{name.lower()}.received"})
+        streams = len(self._service.hub.open_streams)
+        logger.info("shutting down", extra={"event": "startup.shutdown.received", "open_streams": streams})
         self._service.hub.close_streams("server_shutdown")
+
+
+def _log_configuration(settings: Settings) -> None:
+    names = [event_type.name for event_type in settings.event_types]
+    logger.info(
+        "configuration loaded: %s backend, %d event types",
+        settings.notification_backend.kind,
+        len(names),
+        extra={"event": "startup.configuration.loaded", "event_types": names, "strict": settings.strict},
+    )
+    logger.info(
+        "configuration in full", extra={"event": "startup.configuration.dumped", "configuration": shown(settings)}
+    )
+    for warning in settings.warnings:
+        logger.warning(warning, extra={"event": "startup.configuration.warning"})
+    if names and settings.notification_schema_strict is False:
+        logger.warning(
+            "event types that are not configured are accepted: notification_schema_strict is false",
+            extra={"event": "configuration.schema_strict.explicit_disabled"},
+        )
 
 
 def _bind(host: str, port: int) -> socket.socket:

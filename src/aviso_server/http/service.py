@@ -9,10 +9,13 @@ from functools import cached_property
 import msgspec
 
 from aviso_server.config.settings import Settings
-from aviso_server.delivery.hub import Hub, Pace
+from aviso_server.counts import Operations
+from aviso_server.delivery.hub import GENERIC, Hub, Pace
 from aviso_server.http.auth.layer import Gate
 from aviso_server.http.ecpds import EcpdsPlugin
+from aviso_server.http.limits import Limits
 from aviso_server.http.openapi import document
+from aviso_server.http.tally import Tally
 from aviso_server.log.base import Log
 from aviso_server.model.schema import Catalogue
 
@@ -28,6 +31,10 @@ class Service:
         self.log = log
         self.clock = clock
         self.catalogue = Catalogue({each.name: each for each in settings.event_types}, settings.strict)
+        self.tally = Tally()
+        self.operations = Operations()
+        self.limits = Limits(settings.limits)
+        self._by_stream = {each.base.lower(): each.name for each in settings.event_types}
         self.hub = Hub(
             log,
             settings.application.base_url,
@@ -39,12 +46,22 @@ class Service:
                 buffer_bytes=watch.buffer_bytes,
             ),
             clock,
+            self.catalogue.event_types.keys(),
+            self.operations,
         )
         auth, streams = settings.auth, settings.stream_auth
         self.gate = Gate(auth, streams, self.catalogue) if auth.enabled else None
         has_plugin = auth.enabled and any("ecpds" in stream.plugins for stream in streams.values())
         self.ecpds = EcpdsPlugin(settings.ecpds, streams) if has_plugin else None
         self.connections: Callable[[], int] = lambda: 0  # how many clients are connected; the server knows
+
+    def label(self, event_type: str) -> str:
+        """What an event type is called in metrics: names that nobody configured are all one."""
+        return event_type if event_type in self.catalogue.event_types else GENERIC
+
+    def label_of_stream(self, stream: str) -> str:
+        """What the event type of a stream is called in metrics."""
+        return self._by_stream.get(stream.lower(), GENERIC)
 
     async def close(self) -> None:
         """Let go of the connections to other services."""

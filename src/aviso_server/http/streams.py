@@ -11,8 +11,10 @@ from aviso_server.errors import InvalidRequest, LogError, RequestError
 from aviso_server.http.answers import ENDPOINTS, Refusal, refusal_of
 from aviso_server.http.auth.user import User
 from aviso_server.http.body import Receive, read_body
+from aviso_server.http.replay_forms import is_lenient, send_in_form, wanted_form
 from aviso_server.http.requests import Request, parse_request
 from aviso_server.http.service import Service
+from aviso_server.http.tally import unmeasured
 from aviso_server.model.filter import Filter
 from aviso_server.model.schema import EventType, GenericType, read_point
 from aviso_server.model.span import Span, read_end, read_start
@@ -27,11 +29,12 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
     """A stream of history, if a start is given, and of everything that comes after."""
     wanted, span, cap = await _prepare(service, scope, receive, "watch", request_id)
     until = _until(scope)
-    hub, outlet = service.hub, Outlet(send)
+    hub, outlet = service.hub, Outlet(unmeasured(send))
     try:
         watcher = await hub.watcher(wanted, outlet, request_id)
     except LogError as error:
         raise _initialization_failed(wanted, error, request_id) from None
+    watcher.user = _user_name(scope)
     try:
         await _open(send, request_id)
         now = service.clock()
@@ -58,14 +61,22 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
 async def replay(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
     """A stream of history that ends."""
     wanted, span, cap = await _prepare(service, scope, receive, "replay", request_id)
-    hub, outlet = service.hub, Outlet(send)
+    hub, outlet = service.hub, Outlet(unmeasured(send))
+    form = wanted_form(service, scope, wanted, request_id)
     try:
-        last = (await service.log.state(wanted.stream)).last
-        end = await hub.history.end_of(wanted.stream, span, last)
+        if form is not None:
+            bounds = await hub.history.bounds(wanted.stream, span)
+        else:
+            last = (await service.log.state(wanted.stream)).last
+            end = await hub.history.end_of(wanted.stream, span, last)
     except LogError as error:
         raise _initialization_failed(wanted, error, request_id) from None
-    stream = hub.replay(wanted, outlet, request_id, _until(scope))
+    stream = hub.replay(wanted, outlet, request_id, _until(scope), form)
+    stream.user = _user_name(scope)
     try:
+        if form is not None:
+            _log_established("replay", wanted, request_id)
+            return await send_in_form(stream, form, bounds, cap, receive, send)
         await _open(send, request_id)
         opening = frames.replay_started(
             wanted.topic,
@@ -93,8 +104,10 @@ async def _prepare(
         event_type = service.catalogue.find(request.event_type)
         if service.gate is not None:
             service.gate.allow(event_type, scope["user"], "read", request_id)
-        wanted, span = _compile(event_type, request, name)
+        service.limits.check_identifier(request.identifier, len(body))
+        wanted, span = _compile(event_type, request, name, name == "replay" and is_lenient(scope))
     except RequestError as error:
+        service.limits.note_invalid(error)
         raise refusal_of(error, ENDPOINTS[name]) from None
     if service.ecpds is not None:
         await service.ecpds.check(wanted, scope["user"], request_id)
@@ -102,14 +115,14 @@ async def _prepare(
     return wanted, span, cap
 
 
-def _compile(event_type: EventType | GenericType, request: Request, name: str) -> tuple[Filter, Span]:
+def _compile(event_type: EventType | GenericType, request: Request, name: str, lenient: bool) -> tuple[Filter, Span]:
     point = read_point(request.identifier)
     span = read_start(request.from_id, request.from_date)
     if name == "replay":
         if not span.has_start:
             raise InvalidRequest("Replay endpoint requires either from_id or from_date", field="from_id")
         span = read_end(span, request.to_id, request.to_date)
-        return event_type.compile(request.identifier, "replay", point), span
+        return event_type.compile(request.identifier, "replay", point, lenient), span
     if request.to_id is not None or request.to_date is not None:
         raise InvalidRequest("to_id and to_date are only supported for the replay endpoint, not /watch", field="to_id")
     return event_type.compile(request.identifier, "watch", point), span
@@ -119,6 +132,11 @@ def _until(scope: Any) -> int | None:
     """When the caller's token is not taken any more; None for callers without one."""
     user: User | None = scope.get("user")
     return None if user is None else user.until
+
+
+def _user_name(scope: Any) -> str | None:
+    user: User | None = scope.get("user")
+    return None if user is None else f"{user.realm}/{user.name}"
 
 
 async def _open(send: Send, request_id: str) -> None:

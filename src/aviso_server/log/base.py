@@ -16,13 +16,24 @@ All methods are called from the event loop's thread. Nothing here blocks it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from aviso_server.counts import Histogram
 from aviso_server.model.notification import Box, Draft, Notification
 
-__all__ = ["Batch", "Follower", "Log", "Lost", "StoragePolicy", "StreamState", "Subscription"]
+__all__ = [
+    "COMMIT_SIZES",
+    "Batch",
+    "Batching",
+    "Follower",
+    "Log",
+    "Lost",
+    "StoragePolicy",
+    "StreamState",
+    "Subscription",
+]
 
 
 class StoragePolicy(msgspec.Struct, frozen=True):
@@ -52,6 +63,9 @@ class Batch(msgspec.Struct, frozen=True):
     next: int  # the sequence to read from next; greater than `end` when the range is done
 
 
+COMMIT_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Upper bounds of how many notifications are written together."""
+
 Follower = Callable[[Sequence[Notification]], None]
 """Called in the event loop's thread with newly stored notifications, in order."""
 
@@ -64,6 +78,17 @@ class Subscription(Protocol):
 
     def cancel(self) -> None:
         """Stop: the follower is not called again."""
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """A log that writes together what arrives together, and counts how much that was."""
+
+    commit_sizes: Histogram
+
+    @property
+    def waiting(self) -> int:
+        """How many notifications wait to be written."""
 
 
 class Log(Protocol):

@@ -89,6 +89,10 @@ class StreamFollower:
             self._task = asyncio.create_task(self._run(self._started), name=f"follower of {self._base}")
         await asyncio.shield(self._started)
 
+    @property
+    def _running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
     async def stop(self) -> None:
         """Let go of the consumer."""
         if self._task is not None:
@@ -125,8 +129,8 @@ class StreamFollower:
             found = self._recent.get(sequence)
             if found is not None:
                 seen(found)
-            elif sequence <= self.position:
-                # handed on before this process knew that it was its own, or removed by then
+            elif sequence <= self.position or not self._running:
+                # handed on before this process knew that it was its own, removed by then, or never to come
                 seen(_as_stored(sequence, time.time_ns(), draft))
             else:
                 self._own[sequence] = (draft, seen)

@@ -8,6 +8,7 @@ sent again under the same id: the broker then stores it, or says that it has it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections import deque
@@ -134,7 +135,9 @@ class Publisher:
 
     async def _store(self, group: Sequence[Append]) -> None:
         try:
-            await self._follower.start()
+            # without a follower there is nobody who could miss it
+            with contextlib.suppress(LogUnavailable):
+                await self._follower.start()
             places = [(one, place) for one in group for place in range(len(one.drafts))]
             for start in range(0, len(places), _GROUP):
                 await self._publish(places[start : start + _GROUP])

@@ -9,10 +9,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -43,14 +45,18 @@ class LocalBroker:
         self.directory = directory
         self.name = name or directory.name
         self.port = -1  # any free one
-        self.cluster_port = -1
+        self.cluster_port = 0
         self._sync_always = sync_always
         self._cluster: Sequence[LocalBroker] = ()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def join(self, cluster: Sequence[LocalBroker]) -> None:
-        """Be part of a cluster from the next start on; brokers that have started once are found by it."""
-        self._cluster = cluster
+    @classmethod
+    def cluster(cls, directory: Path, size: int = 3) -> list[LocalBroker]:
+        """Brokers that replicate each other's streams, not started yet."""
+        brokers = [cls(directory / f"broker{number}") for number in range(1, size + 1)]
+        for broker, port in zip(brokers, _free_ports(size), strict=True):
+            broker.cluster_port, broker._cluster = port, brokers
+        return brokers
 
     def __enter__(self) -> LocalBroker:
         self.start()
@@ -97,9 +103,7 @@ class LocalBroker:
                 self.kill()
                 raise LogUnavailable(f"the broker did not start; see {self.directory / 'broker.log'}")
             time.sleep(0.02)
-        self.port = _port(found["nats"])
-        if "cluster" in found:
-            self.cluster_port = _port(found["cluster"])
+        self.port = int(found["nats"][0].rpartition(":")[2])
 
     def stop(self) -> None:
         """End it in the orderly way."""
@@ -139,11 +143,7 @@ class LocalBroker:
             + " }",
         ]
         if self._cluster:
-            routes = [
-                f"nats://127.0.0.1:{other.cluster_port}"
-                for other in self._cluster
-                if other is not self and other.cluster_port > 0
-            ]
+            routes = [f"nats://127.0.0.1:{other.cluster_port}" for other in self._cluster]
             lines.append(
                 f"cluster {{ name: aviso, host: 127.0.0.1, port: {self.cluster_port}, routes: {json.dumps(routes)} }}"
             )
@@ -158,5 +158,10 @@ def _read_ports(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def _port(urls: list[str]) -> int:
-    return int(urls[0].rpartition(":")[2])
+def _free_ports(count: int) -> list[int]:
+    """Brokers of a cluster have to know each other's ports before any of them has started."""
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from aviso_server.counts import Histogram
 from aviso_server.errors import LogDamaged, LogError, LogUnavailable
-from aviso_server.log.base import Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
+from aviso_server.log.base import COMMIT_SIZES, Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
 from aviso_server.log.followers import Followers
 from aviso_server.log.sqlite_files import DirectoryLock, as_log_error, connect, prepare
 from aviso_server.log.sqlite_reader import Reader
@@ -52,6 +53,7 @@ class SqliteLog:
         self._entries: dict[str, Entry] = {}
         self._gathered: list[Work] = []
         self._waiting = 0
+        self.commit_sizes = Histogram(COMMIT_SIZES)
         self._accepting = False
         self._opened: _Opened | None = None
 
@@ -81,6 +83,11 @@ class SqliteLog:
     def connected(self) -> bool:
         """True while the log is open and its last attempt to write did not fail."""
         return self._accepting and self._opened is not None and not self._opened.writer.failing
+
+    @property
+    def waiting(self) -> int:
+        """How many notifications wait to be written."""
+        return self._waiting
 
     async def append(self, draft: Draft) -> Notification:
         """Store one notification and return it once it is on disk."""
@@ -183,7 +190,9 @@ class SqliteLog:
         self._entries.update(outcome.entries)
         for stream, notifications in outcome.added:
             self._followers.tell(stream, notifications)
-        self._waiting -= outcome.drafts
+        if outcome.drafts:
+            self._waiting -= outcome.drafts
+            self.commit_sizes.observe(outcome.drafts)
         error = outcome.error
         if error is None:
             for future, answer in outcome.answers:

@@ -53,9 +53,16 @@ class Renderer:
 
     def frames(self, name: bytes, notifications: Iterable[Notification]) -> bytes:
         """Many events as one piece of bytes: `frame` of each, written for speed."""
-        prefix = b"event: " + name + b"\ndata: " + self._start
+        return self._joined(b"event: " + name + b"\ndata: ", b"\n\n", notifications)
+
+    def lines(self, notifications: Iterable[Notification]) -> bytes:
+        """Many events as one piece of bytes: `event` of each on a line of its own."""
+        return self._joined(b"", b"\n", notifications)
+
+    def _joined(self, before: bytes, after: bytes, notifications: Iterable[Notification]) -> bytes:
         template = (
-            prefix
+            before
+            + self._start
             + b'%b,"payload":%b'
             + self._middle.replace(b"%", b"%%")
             + b"%d"
@@ -64,7 +71,7 @@ class Renderer:
             + self._after_sequence.replace(b"%", b"%%")
             + b"%b"
             + self._end.replace(b"%", b"%%")
-            + b"\n\n"
+            + after
         )
         pieces = []
         last_second, whole = -1, b""

@@ -64,10 +64,17 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True):
             box=box,
         )
 
-    def compile(self, identifier: dict[str, Any], operation: Operation, point: geometry.Point | None = None) -> Filter:
+    def compile(
+        self,
+        identifier: dict[str, Any],
+        operation: Operation,
+        point: geometry.Point | None = None,
+        lenient: bool = False,
+    ) -> Filter:
         """The filter of a watch or replay request; InvalidRequest if it cannot mean anything.
 
-        `point` is what `read_point` made of the same identifier.
+        `point` is what `read_point` made of the same identifier. With `lenient`, required fields that are left out
+        match everything, like the others.
         """
         area: Area | None = point
         clouds = any(isinstance(field, PointCloudField) for field in self.fields.values())
@@ -84,7 +91,7 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True):
             area = read_polygon("polygon", identifier["polygon"], self.max_polygon_vertices)
         for name, field in self.fields.items():
             if name not in identifier:
-                if field.required and not (area is not None and name in ("polygon", "point_cloud")):
+                if field.required and not lenient and not (area is not None and name in ("polygon", "point_cloud")):
                     raise missing_field(name, operation)
             elif area is not None and name == "polygon":
                 continue
@@ -143,8 +150,19 @@ class GenericType(msgspec.Struct, frozen=True):
             payload=payload_bytes(payload),
         )
 
-    def compile(self, identifier: dict[str, Any], operation: Operation, point: geometry.Point | None = None) -> Filter:
-        """The filter of a watch or replay request: as many tokens as there are keys, `*` for any."""
+    def compile(
+        self,
+        identifier: dict[str, Any],
+        operation: Operation,
+        point: geometry.Point | None = None,
+        lenient: bool = False,
+    ) -> Filter:
+        """The filter of a watch or replay request: as many tokens as there are keys, `*` for any.
+
+        With `lenient`, no keys at all match everything.
+        """
+        if lenient and not identifier:
+            return Filter(event_type=self.name, stream=self.name, topic=self.name, positional=True)
         area: Area | None = point
         if "polygon" in identifier:
             area = read_polygon("polygon", identifier["polygon"])

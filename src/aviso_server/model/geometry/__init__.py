@@ -23,6 +23,7 @@ from aviso_server.model.geometry.text import (
     parse_polygon,
     polygon_text,
 )
+from aviso_server.model.geometry.wkb import polygon_from_wkb, wkb
 
 __all__ = [
     "MAX_CLOUD_BYTES",
@@ -50,6 +51,8 @@ __all__ = [
     "payload_polygon",
     "point_from_pair",
     "polygon_from_pairs",
+    "polygon_from_wkb",
     "polygon_text",
     "position",
+    "wkb",
 ]

@@ -1,0 +1,52 @@
+"""The metrics port, served beside the main one in the same event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+
+from aviso_server.http.connection import Connection
+from aviso_server.http.metrics import MetricsApp
+from aviso_server.http.service import Service
+
+__all__ = ["metrics_served"]
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without a say in signals: the main server decides when to leave."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@asynccontextmanager
+async def metrics_served(service: Service, listening: socket.socket) -> AsyncIterator[None]:
+    """Answer scrapes on this socket until the context is left."""
+    server = _Server(
+        uvicorn.Config(
+            MetricsApp(service),
+            http=Connection,
+            loop="none",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=64,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    serving = asyncio.create_task(server.serve(sockets=[listening]), name="metrics")
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        yield
+    finally:
+        server.should_exit = True
+        await serving

@@ -1,0 +1,72 @@
+"""POST /api/v1/replay in the forms that are asked for with `Accept`: lines of JSON or an Arrow stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aviso_server.delivery.forms import Bounds, JsonLines, TableForm
+from aviso_server.delivery.outlet import Send
+from aviso_server.delivery.replay import Replay
+from aviso_server.http.accept import preferred
+from aviso_server.http.body import Receive
+from aviso_server.http.service import Service
+from aviso_server.model.columns import columns_of
+from aviso_server.model.filter import Filter
+from aviso_server.model.span import Span
+
+__all__ = ["ARROW", "EVENT_STREAM", "LINES", "is_lenient", "send_in_form", "wanted_form"]
+
+EVENT_STREAM = "text/event-stream"
+ARROW = "application/vnd.apache.arrow.stream"
+LINES = JsonLines.content_type.decode()
+
+_LENIENT = b"handling=lenient"
+
+
+def wanted_form(service: Service, scope: Any, wanted: Filter, request_id: str) -> TableForm | None:
+    """The form that the client likes best; None for server-sent events."""
+    accepted = [value.decode("latin-1") for name, value in scope["headers"] if name == b"accept"]
+    media_type = preferred(accepted, (EVENT_STREAM, ARROW, LINES))
+    if media_type == ARROW:
+        from aviso_server.delivery.arrow_form import ArrowStream  # pyarrow is large: only who asks for it waits for it
+
+        return ArrowStream(wanted.event_type, columns_of(service.catalogue.find(wanted.event_type)), request_id)
+    if media_type == LINES:
+        return JsonLines(wanted.topic, service.hub.renderer(wanted.event_type), request_id)
+    return None
+
+
+def is_lenient(scope: Any) -> bool:
+    """True if the client prefers that required fields may be left out: the header `Prefer: handling=lenient`."""
+    preferences = [value.lower().replace(b" ", b"") for name, value in scope["headers"] if name == b"prefer"]
+    return any(_LENIENT in value.split(b",") for value in preferences)
+
+
+async def send_in_form(
+    stream: Replay, form: TableForm, bounds: Bounds, cap: int | None, receive: Receive, send: Send
+) -> None:
+    """Send the replay, from the head of the answer to its end."""
+    headers = [
+        (b"x-request-id", stream.request_id.encode()),
+        (b"content-type", form.content_type),
+        (b"cache-control", b"no-cache"),
+        (b"vary", b"accept"),
+        (b"x-accel-buffering", b"no"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await stream.outlet.deliver(form.opening(bounds))
+    stream.begin(Span(from_sequence=bounds.start), bounds.end, cap)
+    broken = asyncio.ensure_future(stream.broken.wait())
+    left = asyncio.ensure_future(_client_left(receive))
+    try:
+        # returning before the last chunk breaks the transfer off, so that nobody takes a part for the whole
+        await asyncio.wait((broken, left), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        broken.cancel()
+        left.cancel()
+
+
+async def _client_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,93 @@
+"""Connections with limited patience: a request must arrive in time, and one client may hold only so many."""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle, Transport
+
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from aviso_server.http.connection import Connection
+from aviso_server.http.limits import LimitName, Limits
+from aviso_server.http.request_id import new_request_id
+
+__all__ = ["limited_connection"]
+
+
+def limited_connection(limits: Limits) -> type[Connection]:
+    """The class of a server's connections."""
+    return type("LimitedConnection", (_LimitedConnection,), {"limits": limits})
+
+
+class _LimitedConnection(Connection):
+    """Counts its client's connections and hangs up on a request that does not arrive."""
+
+    limits: Limits
+    _waiting: TimerHandle | None = None
+    _waiting_for_body = False
+    _address = ""
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
+        """A client is there; from now on it has to show what it wants."""
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        self.limits.clients.connected(self._address)
+        self._wait(body=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self.limits.clients.disconnected(self._address)
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the client sent; mostly that is a whole request, and then no clock has to run."""
+        super().data_received(data)
+        scope: object | None = self.scope
+        cycle: RequestResponseCycle | None = self.cycle
+        in_head = scope is not None and (cycle is None or cycle.scope is not scope)
+        in_body = not in_head and cycle is not None and cycle.more_body
+        if not in_head and not in_body:
+            if self._waiting is not None:
+                self._stop_waiting()
+        elif self._waiting is None or self._waiting_for_body is not in_body:
+            self._stop_waiting()
+            self._wait(in_body)
+
+    def _wait(self, body: bool) -> None:
+        seconds = self.limits.body_seconds if body else self.limits.header_seconds
+        self._waiting_for_body = body
+        self._waiting = self.loop.call_later(seconds, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _give_up(self) -> None:
+        self._waiting = None
+        if self.transport.is_closing():
+            return
+        name: LimitName = "body_timeout" if self._waiting_for_body else "header_timeout"
+        self.limits.refused[name] += 1
+        if self._waiting_for_body:
+            unanswered = not self.cycle.response_started
+        else:  # without a single byte of it there is no request to answer
+            scope: object | None = self.scope
+            cycle: RequestResponseCycle | None = self.cycle
+            unanswered = scope is not None and (cycle is None or cycle.response_complete)
+        if unanswered:
+            self.transport.write(_too_slow("body" if self._waiting_for_body else "headers"))
+        self.transport.close()
+
+
+def _too_slow(part: str) -> bytes:
+    text = f"The {part} of the request did not arrive in time"
+    return (
+        "HTTP/1.1 408 Request Timeout\r\n"
+        f"x-request-id: {new_request_id()}\r\n"
+        "content-type: text/plain; charset=utf-8\r\n"
+        f"content-length: {len(text)}\r\n"
+        "connection: close\r\n"
+        "\r\n"
+        f"{text}"
+    ).encode()
