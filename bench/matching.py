@@ -163,6 +163,10 @@ def in_server(bench: Bench, quick: bool) -> Row:
         [each.publishes_per_second for each in results["crowd"]],
         f"{MATCHING} watchers only",
         [each.publishes_per_second for each in results["alone"]],
-        cpu=tuple([each.server_seconds / each.requests for each in results[name]] for name in ("crowd", "alone")),
+        cpu=(_costs(results["crowd"]), _costs(results["alone"])),
         load_cpu=max(each.load_cpu for name in results for each in results[name]),
     )
+
+
+def _costs(results: list[Measured]) -> list[float]:
+    return [each.server_seconds / each.requests for each in results]

@@ -21,9 +21,7 @@ def run(bench: Bench, quick: bool) -> list[Row]:
         *[bench.server(workload.configuration(kind), kind) for kind in ("in_memory", "sqlite")],
     ]
     measures = {
-        target.name: partial(
-            bench.run, target, publishers=CONNECTIONS, bodies=bodies, seconds=1 if quick else 3
-        )
+        target.name: partial(bench.run, target, publishers=CONNECTIONS, bodies=bodies, seconds=1 if quick else 3)
         for target in targets
     }
     for measure in measures.values():

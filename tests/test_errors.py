@@ -20,6 +20,7 @@ from aviso_server.errors import (
     MalformedRequest,
     PipelineError,
     Problem,
+    Refused,
     RequestError,
     UnknownEventType,
 )
@@ -43,6 +44,7 @@ SAMPLES: list[AvisoError] = [
     UnknownEventType("nope", ["mars", "tide"]),
     InvalidRequest("Field 'time': 2400 has invalid hours", details="invalid hours", field="time"),
     PipelineError("option 'url' is missing"),
+    Refused("Field 'step': no", 400, "INVALID_NOTIFICATION_REQUEST"),
     LogError("the log is closed"),
     LogUnavailable("the disk is full"),
     LogInUse("data/log belongs to process 17"),

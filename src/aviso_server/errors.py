@@ -7,6 +7,7 @@
     │   ├── UnknownEventType     strict mode and nobody configured this event type
     │   └── InvalidRequest       well-formed, but a field, a start point or an area is not acceptable
     ├── PipelineError            Spark cannot read from or write to a server; says which option, row or request
+    │   └── Refused              the server did not accept a request; carries its status and code
     └── LogError                 the place where notifications live cannot do what was asked
         ├── LogUnavailable       it may work again later (disk full, broker away)
         ├── LogInUse             another process owns it
@@ -30,6 +31,7 @@ __all__ = [
     "MalformedRequest",
     "PipelineError",
     "Problem",
+    "Refused",
     "RequestError",
     "UnknownEventType",
 ]
@@ -111,6 +113,15 @@ class InvalidRequest(RequestError):
 
 class PipelineError(AvisoError):
     """Spark cannot read from or write to a server."""
+
+
+class Refused(PipelineError):
+    """The server did not accept a request; `status` and `code` are its own."""
+
+    def __init__(self, message: str, status: int, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
 
 
 class LogError(AvisoError):

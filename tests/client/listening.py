@@ -88,7 +88,7 @@ class Open:
 
 
 def open_streams(server: Server) -> int:
-    """How many streams the process has opened since it started."""
+    """How many streams the process has opened since it started; for a few, as the log leaves out floods."""
     return server.stdout.count('.stream.established"')
 
 

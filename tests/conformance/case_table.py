@@ -34,8 +34,7 @@ RULED = {
 }
 """Cases whose outcome in 0.7.1 a ruling has overruled. The tests expect the ruling's outcome."""
 
-WAITING = {
-}
+WAITING: dict[str, str] = {}
 """Cases that need a feature which this version does not have. Configuring one of these features is refused."""
 
 ELSEWHERE = {

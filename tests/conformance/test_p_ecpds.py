@@ -97,6 +97,12 @@ def test_case_211_only_one_destination_and_only_exactly(api: Client, reader: str
     assert_denied(ask(api, reader, destination), 403)
 
 
+def test_leaving_the_destination_out_is_no_way_around(api: Client, ecpds: FakeEcpds, reader: str) -> None:
+    header = (*bearer(token(reader)), ("Prefer", "handling=lenient"))
+    assert_denied(api.answer("replay", body("dissemination", {"class": "od"}, from_id="1"), header), 403)
+    assert ecpds.asked == []
+
+
 def test_a_constraint_is_not_one_destination(launch: Launch, ecpds: FakeEcpds) -> None:
     number = {"identifier": {"num": {"required": True}}, "auth": {"required": True, "plugins": ["ecpds"]}}
     changes = settings([ecpds.url], match_key="num")

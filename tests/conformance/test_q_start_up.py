@@ -102,6 +102,8 @@ BROKEN: dict[str, dict[str, tuple[Mapping[str, Any], str]]] = {
         "padded role": (auth(admin_roles={"localrealm": ["admin "]}), "auth.admin_roles"),
         "unknown mode": (auth(mode="guess"), "auth.mode"),
         "unknown key": (auth(colour="red"), "auth.colour"),
+        "url with credentials": (auth(auth_o_tron_url="http://u:p@127.0.0.1:9"), "auth.auth_o_tron_url"),
+        "two kinds of key": (auth(jwks_url="https://issuer.example.org/keys"), "auth.jwks_url"),
     },
     "223": {
         "required without auth": (stream_auth(False, required=True), f"{TIDE}.auth"),
@@ -298,6 +300,25 @@ def test_case_227_booleans(tmp_path: Path, value: str) -> None:
         Server(read("plain"), tmp_path, {"AVISOSERVER_AUTH__ENABLED": value}).start()
     assert "auth.admin_roles" in failure.value.output
     assert "auth.jwt_secret" in failure.value.output
+
+
+@pytest.mark.parametrize("mode", ["direct", "trusted_proxy"])
+def test_case_222_authentication_that_is_complete(tmp_path: Path, mode: str) -> None:
+    with Server(changed(read("plain"), auth(mode=mode)), tmp_path) as server:
+        assert server.client.delete("/api/v1/admin/wipe/all").status == 401
+        assert server.client.notify("tide", {"port": "oslo", "level": 1}).status == 200
+
+
+def test_case_223_authentication_of_a_stream_that_is_complete(tmp_path: Path) -> None:
+    roles = {"localrealm": ["reader", "*"]}
+    changes = stream_auth(True, required=True, read_roles=roles, write_roles=roles)
+    with Server(changed(read("plain"), changes), tmp_path) as server:
+        assert server.client.notify("tide", {"port": "oslo", "level": 1}).status == 401
+
+
+def test_case_227_authentication_switched_on(tmp_path: Path) -> None:
+    with Server(changed(read("plain"), auth(enabled=False)), tmp_path, {"AVISOSERVER_AUTH__ENABLED": "yes"}) as server:
+        assert server.client.delete("/api/v1/admin/wipe/all").status == 401
 
 
 def test_case_227_booleans_off(tmp_path: Path) -> None:

@@ -192,10 +192,12 @@ def test_streams(metered: Metered) -> None:
     before = metered.scrape()
     watch = {"route": "/api/v1/watch", "event_type": "tide"}
     with api.watch("tide", {"port": "hull"}) as first, api.watch("tide", {"port": "hull"}) as second:
-        first.next(), second.next()
+        for stream in (first, second):
+            stream.next()
         api.publish("tide", {"port": "hull"})
-        while first.next().kind != "notification" or second.next().kind != "notification":
-            pass
+        for stream in (first, second):
+            while stream.next().kind != "notification":
+                pass
         during = metered.scrape()
         assert during.value("aviso_sse_connections_active", **watch) == 2
         assert during.value("aviso_watchers", event_type="tide", state="live") == 2

@@ -37,6 +37,7 @@ OPERATIONS = {
     ("delete", "/api/v1/admin/notification/{notification_id}"): "admin",
     ("delete", "/api/v1/admin/wipe/stream"): "admin",
     ("delete", "/api/v1/admin/wipe/all"): "admin",
+    ("get", "/api/v1/auth/check"): "general",
 }
 POSTS = ["notification", "watch", "replay"]
 MAKERS = {"Refusal.error", "MalformedRequest", "Endpoint"}
@@ -50,8 +51,8 @@ CATALOGUE = [
     ("INVALID_NOTIFICATION_REQUEST", "400", ["notification"]),
     ("INVALID_WATCH_REQUEST", "400", ["watch"]),
     ("INVALID_REPLAY_REQUEST", "400", ["replay"]),
-    ("UNAUTHORIZED", "401", [*POSTS, "admin/wipe/all"]),
-    ("FORBIDDEN", "403", [*POSTS, "admin/wipe/all"]),
+    ("UNAUTHORIZED", "401", [*POSTS, "admin/wipe/all", "auth/check"]),
+    ("FORBIDDEN", "403", [*POSTS, "admin/wipe/all", "auth/check"]),
     ("TOO_MANY_REQUESTS", "429", [*POSTS, "admin/wipe/all"]),
     ("SERVICE_UNAVAILABLE", "503", [*POSTS, "admin/wipe/all"]),
     ("NOTIFICATION_PROCESSING_FAILED", "500", ["notification"]),
@@ -129,7 +130,7 @@ def test_document_has_the_operations_each_under_its_tag(document: Document) -> N
 
 def test_document_says_who_needs_credentials(document: Document) -> None:
     for _, path, operation in operations(document):
-        if path.startswith("/api/v1/admin"):
+        if path.startswith(("/api/v1/admin", "/api/v1/auth")):
             assert operation["security"] == CREDENTIALS
         elif operation["tags"][0] in ("notification", "streaming"):
             assert {} in operation["security"]

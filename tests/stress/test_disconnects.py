@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.harness import Server
+from tests.harness import Client, Server
 from tests.stress.configuration import configuration
 from tests.stress.sockets import open_sockets, request, reset
 
@@ -28,29 +29,47 @@ time.sleep(60)
 """
 
 
+class Measured(Server):
+    """A server that tells how many streams it has open; its watchers get a sign of life every second."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.metrics = Client("127.0.0.1", free.getsockname()[1])
+        settings = configuration(
+            watch_endpoint={"sse_heartbeat_interval_sec": 1, "buffer_bytes": 65_536},
+            metrics={"enabled": True, "port": self.metrics.port},
+        )
+        super().__init__(settings, directory)
+
+    def open_streams(self) -> float:
+        """How many streams the server believes to have open."""
+        lines = self.metrics.get("/metrics").body.decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("aviso_sse_connections_active{"))
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose watchers get a sign of life every second."""
-    settings = configuration(watch_endpoint={"sse_heartbeat_interval_sec": 1, "buffer_bytes": 65_536})
-    with Server(settings, tmp_path_factory.mktemp("server")) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    """One server for all tests here."""
+    with Measured(tmp_path_factory.mktemp("server")) as server:
+        assert isinstance(server, Measured)
         yield server
 
 
-def connected(server: Server, sent: bytes = WATCH) -> list[socket.socket]:
+def connected(server: Measured, sent: bytes = WATCH) -> list[socket.socket]:
     connections = [socket.create_connection((server.host, server.port), timeout=15) for _ in range(COUNT)]
     for connection in connections:
         connection.sendall(sent)
     return connections
 
 
-def opened(server: Server) -> list[socket.socket]:
+def opened(server: Measured) -> list[socket.socket]:
     connections = connected(server)
     for connection in connections:
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
     return connections
 
 
-def idle(server: Server) -> int:
+def idle(server: Measured) -> int:
     """The number of sockets of the server when nobody is connected."""
     deadline, counts = time.monotonic() + 10, [-2, -1]
     while counts[-1] != counts[-2]:
@@ -60,11 +79,14 @@ def idle(server: Server) -> int:
     return counts[-1]
 
 
-def freed(server: Server, before: int) -> None:
+def freed(server: Measured, before: int) -> None:
     """Wait until all connections of the test are gone, and see that the server is well."""
     deadline = time.monotonic() + 10
     while open_sockets(server) > before:
         assert time.monotonic() < deadline, f"{open_sockets(server)} sockets, {before} before"
+        time.sleep(0.05)
+    while server.open_streams():
+        assert time.monotonic() < deadline, f"{server.open_streams()} streams are still open"
         time.sleep(0.05)
     with server.client.watch("tide", {}) as stream:
         stream.until("connection_established")
@@ -77,10 +99,11 @@ def half_close(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("leave", [reset, socket.socket.close, half_close])
-def test_watchers_that_leave(server: Server, leave: Callable[[socket.socket], None]) -> None:
+def test_watchers_that_leave(server: Measured, leave: Callable[[socket.socket], None]) -> None:
     before = idle(server)
     connections = opened(server)
-    assert open_sockets(server) >= before + COUNT
+    assert open_sockets(server) == before + COUNT
+    assert server.open_streams() == COUNT
     for connection in connections:
         leave(connection)
     freed(server, before)
@@ -88,7 +111,7 @@ def test_watchers_that_leave(server: Server, leave: Callable[[socket.socket], No
         connection.close()
 
 
-def test_watchers_that_leave_while_the_server_waits_for_them(server: Server) -> None:
+def test_watchers_that_leave_while_the_server_waits_for_them(server: Measured) -> None:
     before = idle(server)
     connections = opened(server)
     server.client.publish_many("tide", [({"port": "oslo", "level": 1}, "x" * 100_000)] * 60)
@@ -97,7 +120,7 @@ def test_watchers_that_leave_while_the_server_waits_for_them(server: Server) -> 
     freed(server, before)
 
 
-def test_clients_that_are_killed(server: Server) -> None:
+def test_clients_that_are_killed(server: Measured) -> None:
     before = idle(server)
     arguments = [server.host, str(server.port), str(COUNT), WATCH.decode()]
     child = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE)
@@ -112,7 +135,7 @@ def test_clients_that_are_killed(server: Server) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", WATCH[:20], WATCH[:-5]], ids=["nothing", "half a head", "half a body"])
-def test_requests_that_are_never_finished(server: Server, sent: bytes) -> None:
+def test_requests_that_are_never_finished(server: Measured, sent: bytes) -> None:
     before = idle(server)
     connections = connected(server, sent)
     time.sleep(0.1)
@@ -121,7 +144,7 @@ def test_requests_that_are_never_finished(server: Server, sent: bytes) -> None:
     freed(server, before)
 
 
-def test_clients_that_leave_in_the_middle_of_history(server: Server) -> None:
+def test_clients_that_leave_in_the_middle_of_history(server: Measured) -> None:
     before = idle(server)
     server.client.publish_many("gale", [({"port": "oslo", "level": 1}, "x" * 100_000)] * 60)
     for operation in ("watch", "replay"):

@@ -91,6 +91,7 @@ class Model:
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self.running = True
         self.held: dict[str, list[Stored]] = {name: [] for name in EVENT_TYPES}
         self.last = dict.fromkeys(EVENT_TYPES, 0)
 
@@ -120,9 +121,18 @@ class Service(RuleBasedStateMachine):
 
     @initialize()
     def begin_empty(self) -> None:
-        self.client.wipe_all()
+        """Whatever an earlier run left behind: a server that holds nothing, and its numbering."""
+        if not self.model.running:
+            self.start()
         for name in EVENT_TYPES:
+            self.client.publish(name, {"port": "oslo", "level": 1})
+            self.model.last[name] = self.client.replay(name, {}).notifications[-1]["sequence"]
             self.model.held[name].clear()
+        self.client.wipe_all()
+
+    def start(self) -> None:
+        self.model.server.start()
+        self.model.running = True
 
     @rule(
         event_type=event_types, port=st.sampled_from(["oslo", "kiel"]), level=st.integers(1, 7), count=st.integers(1, 6)
@@ -231,6 +241,7 @@ class Service(RuleBasedStateMachine):
     @rule()
     def restart_in_order(self) -> None:
         self.restarts += 1
+        self.model.running = False
         assert self.model.server.stop() == 0
         for watch in self.watches:
             watch.read_all()
@@ -241,13 +252,14 @@ class Service(RuleBasedStateMachine):
     @rule()
     def restart_after_a_crash(self) -> None:
         self.restarts += 1
+        self.model.running = False
         self.model.server.kill()
         for watch in self.watches:
             watch.read_rest()
         self.come_back()
 
     def come_back(self) -> None:
-        self.model.server.start()
+        self.start()
         for watch in self.watches:
             watch.stream.close()
         self.parked += self.watches
@@ -259,9 +271,10 @@ class Service(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            for name in EVENT_TYPES:
-                self.publish(name, *SENTINEL, count=1)
-            self.read_everything()
+            if self.model.running:
+                for name in EVENT_TYPES:
+                    self.publish(name, *SENTINEL, count=1)
+                self.read_everything()
         finally:
             for watch in [*self.watches, *self.parked]:
                 watch.stream.close()

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from aviso_server.commands.client import DEFAULT_URL, connected, refusal, url_option
-from aviso_server.commands.event_stream import Frame, frames
+from aviso_server.model.event_stream import Frame, frames
 from aviso_server.commands.output import fail, printable
 from aviso_server.commands.progress import Progress
 

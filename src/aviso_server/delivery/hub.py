@@ -116,10 +116,10 @@ class Hub:
     def begin(self, watcher: Watcher, until: int | None = None) -> None:
         """The opening frame is out: count the duration and the heartbeats from now on; end at `until` at the latest."""
         now = asyncio.get_running_loop().time()
-        watcher.next_heartbeat = now + self.pace.heartbeat_interval
-        watcher.deadline = now + self.pace.max_duration
+        deadline = now + self.pace.max_duration
         if until is not None:
-            watcher.deadline = min(watcher.deadline, now + self._seconds_to(until))
+            deadline = min(deadline, now + self._seconds_to(until))
+        watcher.begin(now + self.pace.heartbeat_interval, deadline)
         self._wheel.add(watcher, min(watcher.next_heartbeat, watcher.deadline))
         if self._leaving is not None:
             watcher.close(self._leaving)

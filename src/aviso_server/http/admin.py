@@ -10,6 +10,7 @@ import orjson
 
 from aviso_server.delivery.outlet import Send
 from aviso_server.errors import InvalidRequest, LogError
+from aviso_server.http.acting import acting_user
 from aviso_server.http.answers import Refusal, json_answer
 from aviso_server.http.body import Receive, header, read_body
 from aviso_server.http.service import Service
@@ -27,7 +28,8 @@ async def delete_notification(service: Service, send: Send, request_id: str, not
     """Remove one notification for good."""
 
     async def answer(status: int, message: str, event: str) -> None:
-        logger.info(message, extra={"event": f"admin.notification.delete.{event}", "request_id": request_id})
+        extra = {"event": f"admin.notification.delete.{event}", "request_id": request_id, **acting_user()}
+        logger.log(_level(status), message, extra=extra)
         body = {"success": status == 200, "message": message, "notification_id": notification_id}
         await json_answer(send, status, {**body, "request_id": request_id}, request_id)
 
@@ -50,7 +52,8 @@ async def delete_notification(service: Service, send: Send, request_id: str, not
 async def wipe_stream(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
     """Remove all notifications of one stream; its numbering goes on."""
     name = await _stream_name(scope, receive)
-    logger.info("wipe requested", extra={"event": "admin.stream.wipe.requested", "request_id": request_id})
+    requested = {"event": "admin.stream.wipe.requested", "request_id": request_id, "stream": name, **acting_user()}
+    logger.info("wipe requested", extra=requested)
     try:
         stream = await find_stream(service, name)
         with service.operations.timed("wipe_stream"):
@@ -67,7 +70,8 @@ async def wipe_stream(service: Service, scope: Any, receive: Receive, send: Send
 
 async def wipe_all(service: Service, send: Send, request_id: str) -> None:
     """Remove all notifications of all streams; their numbering goes on."""
-    logger.info("wipe requested", extra={"event": "admin.all.wipe.requested", "request_id": request_id})
+    requested = {"event": "admin.all.wipe.requested", "request_id": request_id, **acting_user()}
+    logger.info("wipe requested", extra=requested)
     removed = 0
     try:
         with service.operations.timed("wipe_all"):
@@ -76,6 +80,12 @@ async def wipe_all(service: Service, send: Send, request_id: str) -> None:
     except LogError as error:
         return await _wiped(send, 500, f"Failed to wipe all streams: {error}", request_id, "all.wipe.failed")
     await _wiped(send, 200, f"All streams wiped: {removed} notifications removed", request_id, "all.wipe.succeeded")
+
+
+def _level(status: int) -> int:
+    if status < 400:
+        return logging.INFO
+    return logging.WARNING if status < 500 else logging.ERROR
 
 
 def parse_notification_id(text: str) -> tuple[str, int]:
@@ -107,7 +117,8 @@ async def find_stream(service: Service, name: str) -> str | None:
 
 
 async def _wiped(send: Send, status: int, message: str, request_id: str, event: str) -> None:
-    logger.info(message, extra={"event": f"admin.{event}", "request_id": request_id})
+    extra = {"event": f"admin.{event}", "request_id": request_id, **acting_user()}
+    logger.log(_level(status), message, extra=extra)
     answer = {"success": status == 200, "message": message, "request_id": request_id}
     await json_answer(send, status, answer, request_id)
 

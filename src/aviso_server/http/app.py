@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from aviso_server.delivery.outlet import Send
 from aviso_server.http import admin, pages, schema
+from aviso_server.http.acting import ACTING
 from aviso_server.http.answers import JSON, Refusal, empty, json_answer, respond, text_answer
 from aviso_server.http.auth.check import check
 from aviso_server.http.auth.layer import is_guarded
@@ -151,7 +152,8 @@ class App:
         """Find out who is calling and whether they call too often."""
         if self._gate is not None and is_guarded(scope["path"]):
             try:
-                scope["user"] = await self._gate.admit(scope, request_id)
+                scope["user"] = user = await self._gate.admit(scope, request_id)
+                ACTING.set(user)
             except Refusal:
                 self._limits.check_rate(scope)  # guessing credentials counts too
                 raise

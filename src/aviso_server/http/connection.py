@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from uuid import uuid4
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from aviso_server.http.request_id import new_request_id
+
 __all__ = ["Connection"]
+
+logger = logging.getLogger(__name__)
 
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _IGNORED = b"\r\nignored:"  # as long as the other, so that nothing moves
@@ -30,10 +34,11 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that could not be read, and hang up."""
-        body = msg.encode()
+        body, request_id = msg.encode(), new_request_id()
+        logger.warning(msg, extra={"event": "api.request.malformed", "request_id": request_id})
         self.transport.write(
             b"HTTP/1.1 400 Bad Request\r\n"
-            b"x-request-id: " + str(uuid4()).encode() + b"\r\n"
+            b"x-request-id: " + request_id.encode() + b"\r\n"
             b"content-type: text/plain; charset=utf-8\r\n"
             b"content-length: " + str(len(body)).encode() + b"\r\n"
             b"connection: close\r\n"

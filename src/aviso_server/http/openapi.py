@@ -58,7 +58,13 @@ def document(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
         # relative to this document, so that it also holds behind a proxy that adds a prefix
         "servers": [{"url": "../", "description": "This server."}],
         "tags": [{"name": name, "description": words} for name, words in _TAGS.items()],
-        "paths": {**_general(), **_schema(catalogue), **_posts(catalogue, settings), **_admin(catalogue)},
+        "paths": {
+            **_general(),
+            **_schema(catalogue),
+            **_posts(catalogue, settings),
+            **_admin(catalogue),
+            **_auth(),
+        },
         "components": {
             "headers": {"X-Request-ID": header},
             "schemas": {
@@ -155,6 +161,13 @@ def _admin(catalogue: Catalogue) -> dict[str, Any]:
         "/api/v1/admin/wipe/stream": {"delete": {**stream, "requestBody": wipe_body(catalogue)}},
         "/api/v1/admin/wipe/all": {"delete": everything},
     }
+
+
+def _auth() -> dict[str, Any]:
+    summary = "Who does the server think I am?"
+    who = _operation("check_auth", "general", summary, _CREDENTIALS, "auth", {"200": answers.identity()})
+    words = "On a server without authentication everybody is nobody in particular, and may do everything."
+    return {"/api/v1/auth/check": {"get": {**who, "description": words}}}
 
 
 def _operation(

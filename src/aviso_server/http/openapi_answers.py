@@ -16,6 +16,7 @@ __all__ = [
     "answer_components",
     "deleted",
     "html",
+    "identity",
     "json_body",
     "notified",
     "ready",
@@ -94,6 +95,30 @@ def ready(is_ready: bool) -> dict[str, Any]:
     members = {"status": {"const": state}, "backend_connected": {"const": is_ready}}
     words = "Notifications can be stored and read." if is_ready else "The place where notifications live is away."
     return json_body(words, {"schema": _closed(members)})
+
+
+def identity() -> dict[str, Any]:
+    """The answer about the caller."""
+    text = {"type": ["string", "null"]}
+    members = {
+        "auth_enabled": {"type": "boolean", "description": "Whether the server checks credentials at all."},
+        "username": text,
+        "realm": text,
+        "roles": {"type": "array", "items": {"type": "string"}},
+        "admin": {"type": "boolean", "description": "Whether the admin operations are allowed."},
+        "expires_at": {**text, "description": "When the token expires."},
+        "request_id": _REQUEST_ID,
+    }
+    example = {
+        "auth_enabled": True,
+        "username": "reader-user",
+        "realm": "localrealm",
+        "roles": ["reader"],
+        "admin": False,
+        "expires_at": "2025-07-06T12:00:00Z",
+        "request_id": REQUEST_ID,
+    }
+    return json_body("The caller.", {"schema": _closed(members), "example": example})
 
 
 def schema_list() -> dict[str, Any]:

@@ -20,7 +20,7 @@ _MEMBERS: dict[Shape, tuple[str, ...]] = {
     "event_types": ("code", "error", "message", "configured_event_types", "request_id"),
 }
 _POSTS = frozenset(ENDPOINTS)
-_GUARDED = _POSTS | {"admin"}
+_GUARDED = _POSTS | {"admin", "auth"}
 
 
 class ErrorKind(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from aviso_server.delivery.outlet import Send
@@ -9,6 +10,8 @@ from aviso_server.http.answers import json_answer
 from aviso_server.http.service import Service
 
 __all__ = ["all_schemas", "one_schema"]
+
+logger = logging.getLogger(__name__)
 
 
 async def all_schemas(service: Service, send: Send, request_id: str) -> None:
@@ -22,6 +25,7 @@ async def all_schemas(service: Service, send: Send, request_id: str) -> None:
     }
     if not service.settings.schema_configured:
         answer["message"] = "No notification schema is configured"
+    logger.debug("schemas listed", extra={"event": "api.schema.list.succeeded", "request_id": request_id})
     await json_answer(send, 200, answer, request_id)
 
 
@@ -31,6 +35,8 @@ async def one_schema(service: Service, send: Send, request_id: str, name: str) -
     found = event_types.get(name)
     if found is not None:
         answer = {"status": "success", "event_type": name, "schema": found.describe()}
+        told = {"event": "api.schema.get.succeeded", "request_id": request_id, "event_type": name}
+        logger.debug("schema told", extra=told)
         return await json_answer(send, 200, answer, request_id)
     refused: dict[str, Any] = {"status": "error", "request_id": request_id}
     if service.settings.schema_configured:

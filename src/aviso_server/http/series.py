@@ -29,9 +29,7 @@ _LIST = (
         "Time from a request's headers to the headers of its answer.",
     ),
     Series("aviso_http_requests_in_flight", "gauge", ("method",), "Requests whose answer has not begun."),
-    Series(
-        "aviso_backend_operations_total", "counter", ("backend", "operation", "outcome"), "Operations of the log."
-    ),
+    Series("aviso_backend_operations_total", "counter", ("backend", "operation", "outcome"), "Operations of the log."),
     Series(
         "aviso_backend_operation_duration_seconds",
         "histogram",

@@ -36,7 +36,8 @@ __all__ = ["make_log", "run"]
 
 logger = logging.getLogger(__name__)
 
-_GRACE = 5  # seconds for requests in flight and for readers that do not read; supervisors kill after 10 or more
+_GRACE = 30  # seconds for requests in flight at shutdown
+_PATIENCE = 5  # seconds of these for clients to take the rest of an answer that has begun
 _BACKLOG = 4096
 _SWITCH_INTERVAL = 0.001  # seconds: how long a reading thread may keep the event loop waiting
 
@@ -109,7 +110,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 App(service),
-                http=limited_connection(service.limits),
+                http=limited_connection(service.limits, service.tally),
                 loop="none",
                 ws="none",
                 lifespan="off",
@@ -160,6 +161,14 @@ class _Server(uvicorn.Server):
         streams = len(self._service.hub.open_streams)
         logger.info("shutting down", extra={"event": "startup.shutdown.received", "open_streams": streams})
         self._service.hub.close_streams("server_shutdown")
+        self._loop.call_later(_PATIENCE, self._hang_up)
+
+    def _hang_up(self) -> None:
+        """Let go of clients that do not read: everything they have not taken is still in the log."""
+        for connection in list(self.server_state.connections):
+            cycle = getattr(connection, "cycle", None)
+            if cycle is not None and cycle.response_started and connection.transport is not None:
+                connection.transport.abort()
 
 
 def _log_configuration(settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from asyncio import TimerHandle, Transport
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -9,19 +10,23 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from aviso_server.http.connection import Connection
 from aviso_server.http.limits import LimitName, Limits
 from aviso_server.http.request_id import new_request_id
+from aviso_server.http.tally import Tally
 
 __all__ = ["limited_connection"]
 
+logger = logging.getLogger(__name__)
 
-def limited_connection(limits: Limits) -> type[Connection]:
+
+def limited_connection(limits: Limits, tally: Tally) -> type[Connection]:
     """The class of a server's connections."""
-    return type("LimitedConnection", (_LimitedConnection,), {"limits": limits})
+    return type("LimitedConnection", (_LimitedConnection,), {"limits": limits, "tally": tally})
 
 
 class _LimitedConnection(Connection):
     """Counts its client's connections and hangs up on a request that does not arrive."""
 
     limits: Limits
+    tally: Tally
     _waiting: TimerHandle | None = None
     _waiting_for_body = False
     _address = ""
@@ -53,6 +58,11 @@ class _LimitedConnection(Connection):
             self._stop_waiting()
             self._wait(in_body)
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP: a request without a route."""
+        self.tally.requests["error", "other", 400] += 1
+        super().send_400_response(msg)
+
     def _wait(self, body: bool) -> None:
         seconds = self.limits.body_seconds if body else self.limits.header_seconds
         self._waiting_for_body = body
@@ -76,15 +86,21 @@ class _LimitedConnection(Connection):
             cycle: RequestResponseCycle | None = self.cycle
             unanswered = scope is not None and (cycle is None or cycle.response_complete)
         if unanswered:
-            self.transport.write(_too_slow("body" if self._waiting_for_body else "headers"))
+            request_id = new_request_id()
+            self.tally.requests["error", "other", 408] += 1
+            logger.warning(
+                "request did not arrive in time",
+                extra={"event": "api.request.limit.reached", "request_id": request_id, "limit": name},
+            )
+            self.transport.write(_too_slow("body" if self._waiting_for_body else "headers", request_id))
         self.transport.close()
 
 
-def _too_slow(part: str) -> bytes:
+def _too_slow(part: str, request_id: str) -> bytes:
     text = f"The {part} of the request did not arrive in time"
     return (
         "HTTP/1.1 408 Request Timeout\r\n"
-        f"x-request-id: {new_request_id()}\r\n"
+        f"x-request-id: {request_id}\r\n"
         "content-type: text/plain; charset=utf-8\r\n"
         f"content-length: {len(text)}\r\n"
         "connection: close\r\n"

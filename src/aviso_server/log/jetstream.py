@@ -33,7 +33,7 @@ T = TypeVar("T")
 NO_POLICIES: Mapping[str, StoragePolicy] = MappingProxyType({})
 NO_KEY_ORDERS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
-_HEADROOM = 1024  # bytes of a message for headers that are not counted
+_HEADROOM = 512  # bytes of a message for the headers that publishing adds
 
 
 class JetStreamLog:
@@ -192,10 +192,11 @@ class JetStreamLog:
         future: asyncio.Future[Sequence[Notification]] = asyncio.get_running_loop().create_future()
         append = Append(drafts, future)
         limit = self._connection.max_payload
-        for _, headers, body in append.messages:
-            size = len(body) + sum(len(value.encode()) for value in headers.values()) + _HEADROOM
-            if limit and size > limit:
-                raise LogError(f"the notification needs {size} bytes; the broker takes messages up to {limit}")
+        for message in append.messages:
+            if limit and message.size > limit - _HEADROOM:
+                raise LogError(
+                    f"the notification needs {message.size} bytes; the broker takes up to {limit - _HEADROOM} of one"
+                )
         self._waiting += len(drafts)
         try:
             self._publisher(stream).put(append)

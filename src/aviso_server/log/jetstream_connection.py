@@ -8,7 +8,7 @@ import itertools
 import logging
 import ssl
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -72,6 +72,11 @@ class _Client(Client):
         super().__init__()
         self.parser = self._ps = Parser(self)
 
+    async def send(self, commands: bytes) -> None:
+        """Write commands that are ready to the broker."""
+        await self._send_command(commands)
+        await self._flush_pending()
+
 
 class Connection:
     """Connects, stays connected as the options say, and lets everyone know when it could not."""
@@ -134,17 +139,19 @@ class Connection:
             await client.close()
         self._fail_waiting("the connection to the broker was closed")
 
-    async def publish(
-        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Send one message; NotReached if there is no connection to send it over."""
+    async def send(self, commands: bytes) -> None:
+        """Send commands of the wire protocol; NotReached if there is no connection to send them over."""
         client = self._client
         if client is None or not client.is_connected:
             raise NotReached("there is no connection to the broker")
         try:
-            await client.publish(subject, body, reply, None if headers is None else dict(headers))
+            await client.send(commands)
         except nats.errors.Error as error:
             raise NotReached(f"the broker cannot be reached: {error}") from error
+
+    async def publish(self, subject: str, body: bytes, reply: str = "") -> None:
+        """Send one message without headers."""
+        await self.send(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(body), body))
 
     async def subscribe(self, handler: Handler) -> Inbox:
         """An inbox of its own, for what a consumer delivers."""
@@ -177,13 +184,11 @@ class Connection:
         future.add_done_callback(lambda _: self._forget(token))
         return f"{self._prefix}.{token.decode()}", future
 
-    async def request(
-        self, subject: str, body: bytes, headers: Mapping[str, str] | None = None, seconds: float = ANSWER_SECONDS
-    ) -> tuple[bytes, bytes]:
+    async def request(self, subject: str, body: bytes, seconds: float = ANSWER_SECONDS) -> tuple[bytes, bytes]:
         """Header block and body of the answer; NotReached or Unanswered if there is none."""
         reply, future = self.expect()
         try:
-            await self.publish(subject, body, reply, headers)
+            await self.publish(subject, body, reply)
             return await self.wait(future, seconds)
         finally:
             future.cancel()

@@ -23,7 +23,7 @@ from aviso_server.log.jetstream_connection import Connection, NotReached, Refuse
 from aviso_server.log.jetstream_follower import StreamFollower
 from aviso_server.log.jetstream_options import BrokerOptions
 from aviso_server.log.jetstream_streams import Streams
-from aviso_server.log.jetstream_wire import message_of
+from aviso_server.log.jetstream_wire import Message, message_of
 from aviso_server.model.notification import Draft, Notification
 
 __all__ = ["Append", "Publisher", "Removal"]
@@ -44,7 +44,7 @@ class Append:
 
     def __init__(self, drafts: Sequence[Draft], future: asyncio.Future[Sequence[Notification]]) -> None:
         self.drafts = drafts
-        self.messages = [(*message_of(draft), draft.payload) for draft in drafts]
+        self.messages = [message_of(draft) for draft in drafts]
         self.future = future
         self.stored: list[Notification | None] = [None] * len(drafts)
         self._left = len(drafts)
@@ -72,7 +72,6 @@ class Removal:
         self.future = future
 
 
-_Message = tuple[str, dict[str, str], bytes]
 _Place = tuple[Append, int]  # which draft of which append
 
 
@@ -89,6 +88,7 @@ class Publisher:
         self._options = options
         self._work: deque[Append | Removal] = deque()
         self._worker: asyncio.Task[None] | None = None
+        self._pace = Pace()
 
     def put(self, work: Append | Removal) -> None:
         """Hand over work."""
@@ -108,18 +108,32 @@ class Publisher:
                     await self._remove(self._work[0])
                     self._work.popleft()
                     continue
-                group: list[Append] = []
-                size = count = 0
-                while self._work and isinstance(one := self._work[0], Append):
-                    size += sum(len(body) + len(headers["aviso_identifier"]) for _, headers, body in one.messages)
-                    count += len(one.drafts)
-                    if group and (count > _GROUP or size > _GROUP_BYTES):
-                        break
-                    group.append(one)
-                    self._work.popleft()
-                await self._store(group)
+                await self._store(*await self._gather())
         finally:
             self._worker = None
+
+    async def _gather(self) -> tuple[list[Append], bool]:
+        """What goes out together, and whether as an atomic batch: always if drafts have to stay together."""
+        group: list[Append] = []
+        size = count = 0
+        together = False
+        while self._work and isinstance(one := self._work[0], Append):
+            size += sum([message.size for message in one.messages])
+            count += len(one.drafts)
+            if group and (count > _GROUP or size > _GROUP_BYTES):
+                break
+            together = together or len(one.drafts) > 1
+            group.append(one)
+            self._work.popleft()
+        try:
+            atomic = (await self._streams.ensure(self._base)).atomic
+        except LogError:
+            atomic = False  # it will fail, and say why
+        if together or not atomic:
+            return group, together and atomic
+        batch, count = self._pace.choose(len(group))
+        self._work.extendleft(reversed(group[count:]))
+        return group[:count], batch
 
     async def _remove(self, removal: Removal) -> None:
         try:
@@ -133,21 +147,14 @@ class Publisher:
             if not removal.future.done():
                 removal.future.set_result(result)
 
-    async def _store(self, group: Sequence[Append]) -> None:
+    async def _store(self, group: Sequence[Append], batch: bool) -> None:
+        places = [(one, place) for one in group for place in range(len(one.drafts))]
         try:
             # without a follower there is nobody who could miss it
             with contextlib.suppress(LogUnavailable):
                 await self._follower.start()
-            places = [(one, place) for one in group for place in range(len(one.drafts))]
             for start in range(0, len(places), _GROUP):
-                await self._publish(places[start : start + _GROUP])
-        except Refused as error:
-            if len(group) > 1:
-                # One of them cannot be stored: find it, and let the others through.
-                for one in group:
-                    await self._store([one])
-                return
-            group[0].fail(LogError(f"the broker did not store it: {error.description}"))
+                await self._publish(places[start : start + _GROUP], batch)
         except LogError as error:
             for one in group:
                 one.fail(type(error)(*error.args))
@@ -155,38 +162,32 @@ class Publisher:
             logger.exception("publishing failed")
             for one in group:
                 one.fail(LogError(f"this cannot be stored: {error}"))
+        if batch and len(group) > 1:
+            await self._sort_out(group)
 
-    async def _publish(self, places: Sequence[_Place]) -> None:
-        """Have the broker store these next to each other; Refused if it will not, LogUnavailable if it cannot."""
-        name = uuid.uuid4().hex
-        messages = [one.messages[place] for one, place in places]
+    async def _publish(self, places: Sequence[_Place], batch: bool) -> None:
+        """Have the broker store these; each gets its answer. LogUnavailable if some of them could not be settled."""
+        group = Group(self._connection, [one.messages[place] for one, place in places], batch)
         self._follower.publishing()
+        numbered: list[tuple[int, Draft, Seen]] = []
         try:
-            first = await self._insist(messages, name)
-        except BaseException:
-            self._follower.withdraw()
-            raise
-        self._follower.settle(
-            [
-                (sequence, one.drafts[place], partial(one.seen, place))
-                for sequence, (one, place) in zip(first, places, strict=True)
-            ]
-        )
+            await self._insist(group)
+        finally:
+            for result, (one, place) in zip(group.results, places, strict=True):
+                if isinstance(result, int):
+                    numbered.append((result, one.drafts[place], partial(one.seen, place)))
+                elif isinstance(result, Refused):
+                    one.fail(LogError(f"the broker did not store it: {result.description}"))
+            self._follower.settle(numbered)
 
-    async def _insist(self, messages: Sequence[_Message], name: str) -> Sequence[int]:
-        """The sequences of the messages, after as many attempts as the options allow."""
+    async def _insist(self, group: Group) -> None:
+        """Send the group as often as the options allow."""
         attempts = self._options.publish_retry_attempts
         for attempt in range(1, attempts + 1):
             try:
-                info = await self._streams.ensure(self._base)
-                if len(messages) == 1:
-                    return [await self._send(messages[0], name)]
-                if info.atomic:
-                    return await self._send_batch(messages, name)
-                return await self._send_each(messages, name)
-            except (NotReached, Unanswered, Refused) as error:
-                if isinstance(error, Refused) and error.code not in _PASSING:
-                    raise
+                await self._streams.ensure(self._base)
+                return await group.send(self._pace)
+            except (NotReached, Unanswered) as error:
                 if attempt == attempts:
                     raise LogUnavailable(f"not stored after {attempts} attempts: {error}") from error
                 delay = self._options.publish_retry_base_delay_ms / 1000 * 2 ** (attempt - 1)
@@ -199,7 +200,6 @@ class Publisher:
                 if isinstance(error, NotReached) and self._connection.connected:
                     await self._look_after_stream()
                 await asyncio.sleep(delay)
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _look_after_stream(self) -> None:
         """Nobody takes the subject: its stream has no leader for the moment, or it is gone."""
@@ -208,58 +208,3 @@ class Publisher:
                 self._streams.forget(self._base, "the stream is gone from the broker")
         except LogError:
             return
-
-    async def _send(self, message: _Message, name: str) -> int:
-        subject, headers, body = message
-        _, answer = await self._connection.request(subject, body, {**headers, "Nats-Msg-Id": name})
-        return _sequence(answer)
-
-    async def _send_batch(self, messages: Sequence[_Message], name: str) -> Sequence[int]:
-        batch = uuid.uuid4().hex[:16]  # of this attempt
-        reply, future = self._connection.expect()
-        try:
-            for number, (subject, headers, body) in enumerate(messages, 1):
-                more = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
-                if number == 1:
-                    more["Nats-Msg-Id"] = name
-                last = number == len(messages)
-                if last:
-                    more["Nats-Batch-Commit"] = "1"
-                await self._connection.publish(subject, body, reply if last else "", {**headers, **more})
-            _, answer = await self._connection.wait(future)
-        finally:
-            future.cancel()
-        try:
-            last_sequence = _sequence(answer)
-        except Refused as error:
-            if error.code != _DUPLICATE_IN_BATCH:
-                raise
-            # an earlier attempt did it: the broker tells where its first message is
-            first = await self._send(messages[0], name)
-            return range(first, first + len(messages))
-        return range(last_sequence - len(messages) + 1, last_sequence + 1)
-
-    async def _send_each(self, messages: Sequence[_Message], name: str) -> Sequence[int]:
-        """For brokers that know no batches: all on their way at once, each with its own id."""
-        answers = []
-        try:
-            for number, (subject, headers, body) in enumerate(messages):
-                reply, future = self._connection.expect()
-                answers.append(future)
-                await self._connection.publish(subject, body, reply, {**headers, "Nats-Msg-Id": f"{name}-{number}"})
-            return [_sequence((await self._connection.wait(future))[1]) for future in answers]
-        finally:
-            for future in answers:
-                future.cancel()
-
-
-def _sequence(answer: bytes) -> int:
-    """The sequence in an acknowledgement; Refused if it is an error instead."""
-    decoded = msgspec.json.decode(answer)
-    error = decoded.get("error")
-    if error is not None:
-        raise Refused(error.get("err_code", error.get("code", 0)), error.get("description", "no reason given"))
-    if "seq" not in decoded:
-        raise Refused(0, f"an acknowledgement without a sequence: {answer!r}")
-    sequence: int = decoded["seq"]
-    return sequence

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import orjson
 
 from aviso_server.errors import LogError
@@ -22,12 +23,12 @@ from aviso_server.model.decimal_text import shortest
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Box, Draft, Notification
 
-__all__ = ["Identify", "identify_by", "message_of", "notification_of", "time_of"]
+__all__ = ["Identify", "Message", "identify_by", "message_of", "notification_of", "time_of"]
 
 Identify = Callable[[str, Mapping[str, str]], dict[str, Any]]
 """The identifier of a foreign message, from its topic and headers."""
 
-IDENTIFIER = b"\r\naviso_identifier: "
+START = b"NATS/1.0\r\naviso_identifier: "
 TOPIC = b"\r\naviso_topic: "
 BOX = b"\r\nspatial_bbox: "
 
@@ -36,48 +37,76 @@ _LONGEST_SUBJECT = 1024
 _BLANK = re.compile(r"[\x00-\x20\x7f]")
 _HEX_PAIR = re.compile(r"%([0-9A-Fa-f]{2})")
 _ALONE = "%5F"  # no topic has this token: the encoding of tokens never makes it
+_AFTER_START = len(START)
 _LINE_ENDS = str.maketrans("\r\n", "  ")
 
 
-def message_of(draft: Draft) -> tuple[str, dict[str, str]]:
-    """Subject and headers; the body is the payload."""
-    subject = topic = _BLANK.sub(lambda found: f"%{ord(found[0]):02X}", draft.topic)
-    headers = {"aviso_identifier": draft.identifier.decode()}
-    if "." not in topic or len(topic.encode()) > _LONGEST_SUBJECT:
-        subject = f"{draft.stream}.{_ALONE}"
-        if "." in topic:
-            subject += hashlib.sha256(topic.encode()).hexdigest()
-        headers["aviso_topic"] = topic
-    elif ".." in topic or topic.endswith("."):
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A draft as bytes, ready to be sent; `headers` lacks the blank line at its end, so that more can be added."""
+
+    subject: bytes
+    headers: bytes
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that count for the broker's limit, without headers to come."""
+        return len(self.headers) + len(self.body)
+
+    def command(self, reply: bytes, more: bytes) -> bytes:
+        """What to write to the broker to publish it, with more headers."""
+        size = len(self.headers) + len(more) + 2
+        return b"HPUB %b %b%d %d\r\n%b%b\r\n%b\r\n" % (
+            self.subject,
+            reply + b" " if reply else b"",
+            size,
+            size + len(self.body),
+            self.headers,
+            more,
+            self.body,
+        )
+
+
+def message_of(draft: Draft) -> Message:
+    """The message that a draft becomes; LogError if it cannot."""
+    topic = draft.topic
+    if _BLANK.search(topic):
+        topic = _BLANK.sub(lambda found: f"%{ord(found[0]):02X}", topic)
+    subject = topic.encode()
+    headers = START + draft.identifier + b"\r\n"
+    if b"." not in subject or len(subject) > _LONGEST_SUBJECT:
+        headers += b"aviso_topic: %b\r\n" % subject
+        digest = hashlib.sha256(subject).hexdigest() if b"." in subject else ""
+        subject = f"{draft.stream}.{_ALONE}{digest}".encode()
+    elif b".." in subject or subject.endswith(b"."):
         raise LogError(f"topic '{draft.topic}' has an empty part; on jetstream every part needs at least one character")
     if draft.box is not None:
-        headers["spatial_bbox"] = ",".join([shortest(number) for number in draft.box])
+        headers += b"spatial_bbox: %b\r\n" % ",".join([shortest(number) for number in draft.box]).encode()
         values = orjson.loads(draft.identifier)
         if isinstance(polygon := values.get("polygon"), str):
-            headers["spatial_geometry"] = polygon.translate(_LINE_ENDS)
+            headers += b"spatial_geometry: %b\r\n" % polygon.translate(_LINE_ENDS).encode()
         if isinstance(cloud := values.get("point_cloud"), list):
-            headers["spatial_point_cloud"] = compact(cloud).decode()
-    return subject, headers
+            headers += b"spatial_point_cloud: %b\r\n" % compact(cloud)
+    return Message(subject, headers, draft.payload)
 
 
 def notification_of(
     sequence: int, time: int, subject: bytes, headers: bytes, body: bytes, identify: Identify
 ) -> Notification:
     """The notification that a message means; `headers` is the raw block."""
-    start = headers.find(IDENTIFIER)
-    if start < 0:
+    if not headers.startswith(START):
         return _foreign(sequence, time, subject, headers, body, identify)
-    start += len(IDENTIFIER)
-    identifier = headers[start : headers.index(b"\r", start)]
+    end = headers.index(b"\r", _AFTER_START)
     box = None
-    if BOX in headers:
-        box = _box(_value(headers, BOX))
-    if TOPIC in headers:
-        subject = _value(headers, TOPIC)
+    if headers[end + 2 : end + 7] != b"Nats-":  # what the broker adds stands last
+        if BOX in headers:
+            box = _box(_value(headers, BOX))
+        if TOPIC in headers:
+            subject = _value(headers, TOPIC)
     topic = subject.decode("utf-8", "replace")
     if "%" in topic:
         topic = _HEX_PAIR.sub(_blank, topic)
-    return Notification(sequence, time, topic, identifier, body, box)
+    return Notification(sequence, time, topic, headers[_AFTER_START:end], body, box)
 
 
 def identify_by(key_orders: Mapping[str, Sequence[str]]) -> Identify:
@@ -103,7 +132,11 @@ def identify_by(key_orders: Mapping[str, Sequence[str]]) -> Identify:
 
 def time_of(text: bytes) -> int:
     """Nanoseconds since 1970 of a broker's time such as 2026-11-15T22:15:57.352291514Z."""
-    return _second(text[:19]) + int(text[20:-1].ljust(9, b"0")) if len(text) > 20 else _second(text[:19])
+    second, fraction = _second(text[:19]), text[20:-1]
+    return second + int(fraction) * _SCALE[len(fraction)] if fraction else second
+
+
+_SCALE = [10 ** (9 - digits) for digits in range(10)]
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,7 @@ streams: before a new one is added, the topic whose newest notification is oldes
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -19,6 +20,8 @@ from aviso_server.log.followers import Followers
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["MemoryLog"]
+
+_logger = logging.getLogger(__name__)
 
 
 class MemoryLog:
@@ -165,6 +168,8 @@ class MemoryLog:
             return
         leaving = self._topics or self._emptied
         stream, topic = next(iter(leaving))
+        if _logger.isEnabledFor(logging.DEBUG):
+            _logger.debug("topic left", extra={"event": "backend.in_memory.topic.evicted", "topic": topic})
         for place in leaving.pop((stream, topic)):
             self._streams[stream].trim(place.sequence)
 

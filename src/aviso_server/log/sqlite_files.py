@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aviso_server.errors import LogDamaged, LogError, LogInUse, LogUnavailable
 
-__all__ = ["DATABASE", "DirectoryLock", "as_log_error", "connect", "prepare"]
+__all__ = ["DATABASE", "DirectoryLock", "as_log_error", "check", "connect", "prepare"]
 
 DATABASE = "log.sqlite"
 LOCK = "lock"
@@ -89,8 +89,7 @@ def prepare(directory: Path) -> Path:
     ahead = file.with_name(f"{DATABASE}-wal")
     written_ahead = ahead.exists() and ahead.stat().st_size > 0
     if file.exists():
-        _check_header(file)
-        _check_content(file, written_ahead)
+        check(file)
     elif written_ahead:
         # SQLite would play the changes of the lost database into the new one.
         raise _damaged(
@@ -99,6 +98,13 @@ def prepare(directory: Path) -> Path:
     else:
         _create(file)
     return file
+
+
+def check(file: Path) -> None:
+    """Raise LogDamaged unless the file is a log of ours and sound; nothing is changed."""
+    ahead = file.with_name(f"{file.name}-wal")
+    _check_header(file)
+    _check_content(file, ahead.exists() and ahead.stat().st_size > 0)
 
 
 def as_log_error(error: Exception, doing: str) -> LogError:

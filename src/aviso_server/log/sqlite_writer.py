@@ -182,7 +182,7 @@ class Writer:
             raise
         if self.failing:
             self.failing = False
-            _logger.warning("the log can be written again")
+            _logger.warning("the log can be written again", extra={"event": "backend.sqlite.write.recovered"})
         self._entries.update(changed)
         return changed, [(name, table.added) for name, table in tables.touched.items() if table.added]
 
@@ -192,12 +192,16 @@ class Writer:
             try:
                 self._connection.execute("ROLLBACK")
             except sqlite3.Error as error:
-                _logger.warning("rolling back failed: %s", error)
+                _logger.warning("rolling back failed: %s", error, extra={"event": "backend.sqlite.rollback.failed"})
 
     def _note_failure(self, error: Exception) -> None:
         if not self.failing:
             self.failing = True
-            _logger.error("the log cannot be written, publishing is refused until it can: %s", error)
+            _logger.error(
+                "the log cannot be written, publishing is refused until it can: %s",
+                error,
+                extra={"event": "backend.sqlite.write.failed"},
+            )
 
     def _tidy(self) -> bool:
         before = dict(self._entries)

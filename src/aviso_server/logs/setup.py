@@ -14,7 +14,7 @@ from aviso_server.logs.lines import JsonFormatter, TerminalFormatter
 __all__ = ["configure"]
 
 LEVELS = {"trace": 5, "debug": 10, "info": 20, "warn": 30, "error": 40, "off": 100}
-_TALKATIVE = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "httpx", "httpcore", "nats")
+_TALKATIVE = ("uvicorn", "uvicorn.access", "asyncio", "httpx", "httpcore", "nats")
 
 
 def configure(settings: Settings, stream: TextIO = sys.stdout) -> None:
@@ -31,5 +31,7 @@ def configure(settings: Settings, stream: TextIO = sys.stdout) -> None:
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
         logging.getLogger(name).setLevel(max(logging.WARNING, LEVELS[settings.log_level]))
+    # what it warns of is said again with a request id
+    logging.getLogger("uvicorn.error").setLevel(max(logging.ERROR, LEVELS[settings.log_level]))
     for name, level in settings.log_levels.items():
         logging.getLogger(name).setLevel(LEVELS[level])

@@ -1,0 +1,164 @@
+"""Copies of a sqlite log: taken while a server runs, and put back where there is none."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from aviso_server.errors import LogDamaged, LogUnavailable
+from aviso_server.log.sqlite_files import DATABASE, DirectoryLock, as_log_error, check
+
+__all__ = ["Copy", "Progress", "back_up", "restore"]
+
+Progress = Callable[[int, int], None]
+"""Called with the pages that are done and the pages there are."""
+
+_PAGES_AT_ONCE = 2048
+_COMPANIONS = ("-wal", "-shm", "-journal")
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """What was copied."""
+
+    file: str
+    bytes: int
+    streams: dict[str, int]  # with the last sequence of each
+    notifications: int
+    seconds: float
+
+
+def back_up(directory: Path, target: Path, progress: Progress | None = None) -> Copy:
+    """Copy the log of a directory to a file, as it is at one moment; a server may go on writing to it.
+
+    LogError if there is no log, or if something is at the target already.
+    """
+    source = directory / DATABASE
+    if not source.is_file():
+        raise LogUnavailable(f"there is no log in '{directory}': '{DATABASE}' is missing")
+    if target.exists():
+        raise LogUnavailable(f"'{target}' exists already; name a file that does not")
+    if not target.absolute().parent.is_dir():
+        raise LogUnavailable(f"the directory of '{target}' does not exist")
+    began = time.monotonic()
+    draft = _draft(target)
+    try:
+        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as reading:
+            # One moment for the whole copy: without it, every write of the server would make the copy begin anew.
+            reading.execute("BEGIN")
+            reading.execute("SELECT count(*) FROM catalogue").fetchone()
+            _copy(reading, draft, progress)
+            reading.execute("COMMIT")
+        check(draft)
+        copied = _described(draft, target, began)
+        _put(draft, target)
+        return copied
+    except sqlite3.Error as error:
+        raise as_log_error(error, "copying") from error
+    except OSError as error:
+        raise LogUnavailable(f"the copy could not be written: {error}") from error
+    finally:
+        _remove(draft)
+
+
+def restore(source: Path, directory: Path, advance: int = 0, progress: Progress | None = None) -> Copy:
+    """Make a log from a copy in a directory that has none; numbering goes on `advance` further than in the copy.
+
+    LogError if the copy is not sound, if the directory holds a log already or if a server uses it.
+    """
+    if not source.is_file():
+        raise LogUnavailable(f"there is no file '{source}'")
+    check(source)
+    target = directory / DATABASE
+    began = time.monotonic()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LogUnavailable(f"'{directory}' cannot be used: {error}") from error
+    lock = DirectoryLock(directory)
+    lock.acquire()
+    draft = _draft(target)
+    try:
+        _refuse_to_overwrite(target)
+        with closing(_open(source)) as reading:
+            _copy(reading, draft, progress)
+        if advance:
+            with closing(sqlite3.connect(draft, isolation_level=None)) as writing:
+                writing.execute("UPDATE catalogue SET last_sequence = last_sequence + ?", (advance,))
+                writing.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        check(draft)
+        copied = _described(draft, target, began)
+        _put(draft, target)
+        return copied
+    except sqlite3.Error as error:
+        raise as_log_error(error, "copying") from error
+    except OSError as error:
+        raise LogUnavailable(f"the log could not be written: {error}") from error
+    finally:
+        _remove(draft)
+        lock.release()
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    # a copy at rest may lie where nothing can be written, not even the files that SQLite puts beside it
+    at_rest = not any(file.with_name(file.name + end).exists() for end in _COMPANIONS)
+    mode = "immutable=1" if at_rest else "mode=ro"
+    return sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, isolation_level=None, timeout=30)
+
+
+def _copy(reading: sqlite3.Connection, draft: Path, progress: Progress | None) -> None:
+    def report(_status: int, remaining: int, total: int) -> None:
+        if progress is not None:
+            progress(total - remaining, total)
+
+    # made by us alone: a log is nobody else's business
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    with closing(sqlite3.connect(draft, isolation_level=None)) as writing:
+        reading.backup(writing, pages=_PAGES_AT_ONCE, progress=report, sleep=0.0)
+
+
+def _described(draft: Path, target: Path, began: float) -> Copy:
+    with closing(_open(draft)) as reading:
+        rows = reading.execute("SELECT name, last_sequence, count FROM catalogue ORDER BY name").fetchall()
+    return Copy(
+        str(target),
+        draft.stat().st_size,
+        {name: last for name, last, _ in rows},
+        sum(count for *_, count in rows),
+        round(time.monotonic() - began, 3),
+    )
+
+
+def _put(draft: Path, target: Path) -> None:
+    for companion in _COMPANIONS:
+        draft.with_name(draft.name + companion).unlink(missing_ok=True)
+    with draft.open("rb+") as written:
+        os.fsync(written.fileno())
+    draft.rename(target)
+    directory = os.open(target.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _draft(target: Path) -> Path:
+    return target.with_name(f"{target.name}.{os.getpid()}.new")
+
+
+def _remove(draft: Path) -> None:
+    for end in ("", *_COMPANIONS):
+        draft.with_name(draft.name + end).unlink(missing_ok=True)
+
+
+def _refuse_to_overwrite(target: Path) -> None:
+    for end in ("", *_COMPANIONS):
+        found = target.with_name(target.name + end)
+        if found.exists():
+            raise LogDamaged(f"'{found}' exists: restore only into a directory without a log, or move it away first")
+

@@ -1,0 +1,1 @@
+"""Spark: the `aviso` data source, and sessions to use it in."""

@@ -1,0 +1,71 @@
+"""The event types of a server as Spark sees them: their fields and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import httpx
+import msgspec
+
+from aviso_server.errors import InvalidRequest, PipelineError
+from aviso_server.model.definition import build_event_type
+from aviso_server.model.fields import FIELD_TYPES
+from aviso_server.model.schema import EventType, GenericType
+from aviso_server.pipeline.connection import connect, refusal
+from aviso_server.pipeline.options import Options
+
+__all__ = ["AnyType", "event_types", "fetch_catalogue"]
+
+AnyType = EventType | GenericType
+
+
+class _Definition(msgspec.Struct, frozen=True):
+    identifier: dict[str, dict[str, Any]]
+    payload: dict[str, bool] | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    schema: dict[str, _Definition]
+
+
+def fetch_catalogue(options: Options) -> dict[str, EventType]:
+    """All configured event types of the server, as its schema route describes them."""
+    try:
+        with connect(options) as client:
+            response = client.get("/api/v1/schema")
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise PipelineError(f"no server answers at {options.url}: {reason}") from None
+    if response.status_code != 200:
+        raise refusal(response)
+    try:
+        answer = msgspec.json.decode(response.content, type=_Answer)
+    except msgspec.DecodeError:
+        raise PipelineError(f"what answers at {options.url} is not an aviso server") from None
+    return {name: _event_type(name, definition) for name, definition in answer.schema.items()}
+
+
+def event_types(names: Iterable[str], catalogue: Mapping[str, EventType]) -> dict[str, AnyType]:
+    """The event types of these names; one that nobody configured is taken as schema-less."""
+    found: dict[str, AnyType] = {}
+    for name in names:
+        try:
+            found[name] = catalogue[name] if name in catalogue else GenericType(name)
+        except InvalidRequest as error:
+            known = ", ".join(sorted(catalogue)) or "none"
+            raise PipelineError(f"option 'event_type': {error.message}; configured event types: {known}") from None
+    return found
+
+
+def _event_type(name: str, definition: _Definition) -> EventType:
+    """The event type; fields of a type we do not know are taken as text."""
+    fields = {
+        field: rules if rules.get("type") in FIELD_TYPES else {"type": "StringHandler", "required": rules["required"]}
+        for field, rules in definition.identifier.items()
+        if "required" in rules
+    }
+    built, problems = build_event_type(name, {"identifier": fields, "payload": definition.payload})
+    if built is None:
+        raise PipelineError(f"the server describes event type '{name}' in a way that cannot be read: {problems[0]}")
+    return built

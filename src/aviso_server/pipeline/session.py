@@ -1,0 +1,77 @@
+"""A Spark session as the pipeline needs it: quiet, in UTC, with its files in one folder, gone when its owner is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from aviso_server.errors import PipelineError
+from aviso_server.pipeline.java import java_home
+from aviso_server.pipeline.source import register
+
+__all__ = ["open_session"]
+
+
+def open_session(
+    folder: Path, master: str = "local", name: str = "aviso", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session that knows `format("aviso")`; PipelineError if there is no Java to run it on.
+
+    `folder` takes everything that Spark writes for itself: temporary files, the warehouse, its log. `master` is
+    `local` (all cores), `local[2]`, a cluster's address, or `sc://host:port` for a Spark Connect server. `settings`
+    are Spark's and win over ours. The Java process ends with this process, even if that is killed.
+    """
+    if master.startswith("sc://"):
+        session = SparkSession.builder.remote(master).appName(name).getOrCreate()
+        register(session)
+        return session
+    if SparkContext._active_spark_context is not None:
+        raise PipelineError("this process has a Spark session already; there can be only one")
+    folder = folder.resolve()
+    for place in ("tmp", "warehouse"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    # Workers start the `python3` of the PATH unless they are told otherwise.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["JAVA_HOME"] = str(java_home(folder, os.environ))
+    with as_file(files("aviso_server.pipeline") / "log4j2.properties") as logging_file:
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll([*_settings(folder, master, name, logging_file).items(), *(settings or {}).items()])
+        with (folder / "java.log").open("ab") as chatter:
+            # Java's own words and those of Python workers go to a file, not between ours.
+            gateway = launch_gateway(conf, {"stdout": chatter, "stderr": chatter})  # type: ignore[no-untyped-call]  # as pyspark has it
+        context = SparkContext(conf=conf, gateway=gateway)
+    session = SparkSession(context)
+    register(session)
+    return session
+
+
+def _settings(folder: Path, master: str, name: str, logging_file: Path) -> dict[str, str]:
+    local = master == "local" or master.startswith("local[")
+    java_options = [
+        f"-Dlog4j2.configurationFile={logging_file.as_uri()}",
+        f"-Daviso.spark.log={folder / 'spark.log'}",
+        f"-Djava.io.tmpdir={folder / 'tmp'}",
+        f"-Dderby.system.home={folder / 'tmp'}",
+    ]
+    settings = {
+        "spark.app.name": name,
+        "spark.master": "local[*]" if master == "local" else master,
+        "spark.driver.extraJavaOptions": " ".join(f'"{option}"' for option in java_options),
+        "spark.local.dir": str(folder / "tmp"),
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if local:
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
