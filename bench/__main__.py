@@ -31,18 +31,26 @@ BENCHES: dict[str, Callable[[Bench, bool], list[Row]]] = {
 def main(names: tuple[str, ...], quick: bool, as_json: bool) -> None:
     """Measure the server against rivals in the same run; all benchmarks, or those named."""
     rows: list[Row] = []
+    failed: dict[str, str] = {}
     generator = ""
     for name in names or BENCHES:
         began = time.monotonic()
-        with Bench() as bench:
-            generator = bench.generator
-            rows += BENCHES[name](bench, quick)
+        try:
+            with Bench() as bench:
+                generator = bench.generator
+                rows += BENCHES[name](bench, quick)
+        except Exception as error:  # the results of the others are worth keeping
+            failed[name] = f"{type(error).__name__}: {error}"
         print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     if as_json:
-        print(msgspec.json.encode({"quick": quick, "load_generator": generator, "rows": rows}).decode())
-        return
-    show(rows, Console(width=None if sys.stdout.isatty() else 160))
-    print(f"\nLoad generator: {generator}.{' Quick run: the numbers mean little.' if quick else ''}")
+        found = {"quick": quick, "load_generator": generator, "rows": rows, "failed": failed}
+        print(msgspec.json.encode(found).decode())
+    else:
+        show(rows, Console(width=None if sys.stdout.isatty() else 160))
+        print(f"\nLoad generator: {generator}.{' Quick run: the numbers mean little.' if quick else ''}")
+    for name, reason in failed.items():
+        print(f"{name} failed: {reason}", file=sys.stderr)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

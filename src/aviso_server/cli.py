@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from aviso_server.commands.backup import backup, restore
 from aviso_server.commands.check import check
 from aviso_server.commands.replay import replay
 from aviso_server.commands.schema import schema
@@ -23,11 +24,12 @@ def main() -> None:
       aviso-server check examples/config.yaml
       aviso-server schema
       aviso-server replay mars class=od
+      aviso-server backup copy.sqlite
 
     \b
     Exit codes: 0 done, 1 a problem was found or the command failed, 2 wrong usage.
     """
 
 
-for command in (serve, check, schema, replay, version):
+for command in (serve, check, schema, replay, backup, restore, version):
     main.add_command(command)

@@ -21,6 +21,7 @@ class AuthOTron(WebService):
 
     def __init__(self) -> None:
         super().__init__(self.usual)
+        self.lifetime = 3600.0  # seconds that its tokens are good for, without the leeway
 
     def usual(self, asked: Asked) -> Said:
         """What it says unless a test sets `answer`."""
@@ -35,5 +36,5 @@ class AuthOTron(WebService):
             except (binascii.Error, UnicodeDecodeError):
                 return Said(401)
             if name in USERS and password == name.replace("-user", "-pass"):
-                return Said(200, headers=(("Authorization", f"Bearer {token(name)}"),))
+                return Said(200, headers=(("Authorization", f"Bearer {token(name, lifetime=self.lifetime)}"),))
         return Said(401)

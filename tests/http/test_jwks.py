@@ -27,12 +27,12 @@ PINNED = ("RS256", "ES256", "EdDSA")
 
 
 def jwk(private: Any, **more: Any) -> dict[str, Any]:
-    kind = {
+    kinds: dict[type, Any] = {
         rsa.RSAPrivateKey: jwt.algorithms.RSAAlgorithm,
         ec.EllipticCurvePrivateKey: jwt.algorithms.ECAlgorithm,
         ed25519.Ed25519PrivateKey: jwt.algorithms.OKPAlgorithm,
     }
-    algorithm = next(found for base, found in kind.items() if isinstance(private, base))
+    algorithm = next(found for kind, found in kinds.items() if isinstance(private, kind))
     return {**json.loads(algorithm.to_jwk(private.public_key())), **more}
 
 

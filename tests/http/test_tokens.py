@@ -83,6 +83,10 @@ def with_header(**header: Any) -> Callable[[], str]:
     return lambda: signed(claims("admin-user"), header={"alg": "HS256", **header})
 
 
+def unsigned_with(algorithm: str) -> Callable[[], str]:
+    return lambda: unsigned(claims("admin-user"), {"alg": algorithm}) + "."
+
+
 def claiming(**changes: Any) -> Callable[[], str]:
     return lambda: token("admin-user", **changes)
 
@@ -103,10 +107,7 @@ def padded(text: str, length: int) -> str:
 
 
 TAMPERED: dict[str, Callable[[], str]] = {
-    **{
-        f"alg {name}": lambda name=name: unsigned(claims("admin-user"), {"alg": name}) + "."
-        for name in ("none", "None", "NONE", "nOnE", "")
-    },
+    **{f"alg {name}": unsigned_with(name) for name in ("none", "None", "NONE", "nOnE", "")},
     "alg none with a signature": with_header(alg="none"),
     "no alg": lambda: signed(claims("admin-user"), header={"typ": "JWT"}),
     "alg null": with_header(alg=None),
@@ -251,7 +252,8 @@ def test_public_keys_cannot_be_confused(strict_server: Server, name: str) -> Non
 
 def handmade(name: str) -> str:
     """The token that the library does not want to make, signed with the RSA key all the same."""
-    changes: dict[str, Any] = {"audience null": {"aud": None}, "audience map": {"aud": {AUDIENCE: 1}}}.get(name, {})
+    audiences: dict[str, Any] = {"audience null": None, "audience map": {AUDIENCE: 1}}
+    changes = {"aud": audiences[name]} if name in audiences else {}
     algorithm = "ES256" if "ES256" in name else "RS256"
     text = unsigned(demanded(**changes), {"alg": algorithm})
     signature = jwt.algorithms.RSAAlgorithm(jwt.algorithms.RSAAlgorithm.SHA256).sign(text.encode(), RSA)
@@ -328,6 +330,16 @@ def test_any_header_at_all(server: Server, value: bytes) -> None:
 def test_no_header_makes_an_administrator(server: Server, value: bytes) -> None:
     status, _ = raw(server, value, "/api/v1/admin/wipe/all", "DELETE")
     assert status in (400, 401, 403)
+
+
+def test_a_token_that_was_good_is_refused_when_it_has_expired(server: Server) -> None:
+    text = token("reader-user", lifetime=LIFETIME)
+    ends = claims_of(text)["exp"] + 60
+    while check(server, text).status == 200:
+        assert time.time() < ends + 0.5
+        time.sleep(0.05)
+    assert time.time() > ends - 0.5
+    assert check(server, text).status == 401
 
 
 def test_two_headers_count_as_none(server: Server) -> None:

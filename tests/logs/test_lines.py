@@ -72,7 +72,8 @@ def test_the_trace_stands_beside_the_attributes() -> None:
 
 @pytest.mark.parametrize("name", ["password", "jwt_secret", "access_token", "Authorization", "api_key", "NATS_TOKEN"])
 def test_secrets_by_name(name: str) -> None:
-    shown = json.dumps(as_json(record(**{name: "hush", "nested": {name: "hush", "list": [{name: "hush"}]}})))
+    extra: dict[str, Any] = {name: "hush", "nested": {name: "hush", "list": [{name: "hush"}]}}
+    shown = json.dumps(as_json(record(**extra)))
     assert "hush" not in shown
     assert shown.count("[REDACTED]") == 3
 

@@ -14,7 +14,9 @@ from tests.harness import Client, Server
 from tests.stress.configuration import configuration
 
 VERTICES = 10_000
-PATIENCE = 0.1  # seconds, at the 95th percentile, on a busy machine
+TEETH = 700
+PROBE_INTERVAL = 0.02  # seconds
+USUALLY, NEARLY_ALWAYS = 0.1, 1.0  # seconds: the median and the 95th percentile, on a machine that others use too
 
 
 def star(lat: float, lon: float) -> str:
@@ -33,7 +35,7 @@ def comb(shift: int) -> str:
     """
     left, right = (-10, 10) if shift == 0 else (-9, 11)
     pairs = []
-    for tooth in range(VERTICES // 4 - 1):
+    for tooth in range(TEETH):
         lower, upper = (4 * tooth + shift) / 1000, (4 * tooth + shift + 1) / 1000
         # the spine is on the left of the one comb and on the right of the other
         inner, outer = (left, right) if shift == 0 else (right, left)
@@ -61,11 +63,13 @@ def health_times(client: Client, work: Callable[[], None]) -> list[float]:
     busy = threading.Thread(target=run)
     busy.start()
     times: list[float] = []
+    start = time.monotonic()
     while busy.is_alive():
-        before = time.monotonic()
+        # counted from when it should have been sent, so that one long wait is as many late answers as it held up
+        due = start + len(times) * PROBE_INTERVAL
+        time.sleep(max(0.0, due - time.monotonic()))
         assert client.get("/health").status == 200
-        times.append(time.monotonic() - before)
-        time.sleep(0.01)
+        times.append(time.monotonic() - due)
     busy.join()
     assert failures == []
     return sorted(times)
@@ -73,7 +77,9 @@ def health_times(client: Client, work: Callable[[], None]) -> list[float]:
 
 def assert_prompt(times: list[float]) -> None:
     assert len(times) > 10
-    assert times[int(len(times) * 0.95)] < PATIENCE, f"the slowest: {times[-5:]}"
+    median, late = times[len(times) // 2], times[int(len(times) * 0.95)]
+    assert median < USUALLY, f"half wait {median:.3f} s or more"
+    assert late < NEARLY_ALWAYS, f"one in twenty waits {late:.3f} s or more; the slowest: {times[-5:]}"
 
 
 def test_large_areas_that_meet(server: Server) -> None:

@@ -11,7 +11,7 @@ from aviso_server.delivery.replay import Replay
 from aviso_server.http.accept import preferred
 from aviso_server.http.body import Receive
 from aviso_server.http.service import Service
-from aviso_server.model.columns import columns_of
+from aviso_server.model.columns import wire_columns
 from aviso_server.model.filter import Filter
 from aviso_server.model.span import Span
 
@@ -31,7 +31,7 @@ def wanted_form(service: Service, scope: Any, wanted: Filter, request_id: str) -
     if media_type == ARROW:
         from aviso_server.delivery.arrow_form import ArrowStream  # pyarrow is large: only who asks for it waits for it
 
-        return ArrowStream(wanted.event_type, columns_of(service.catalogue.find(wanted.event_type)), request_id)
+        return ArrowStream(wanted.event_type, wire_columns(service.catalogue.find(wanted.event_type)), request_id)
     if media_type == LINES:
         return JsonLines(wanted.topic, service.hub.renderer(wanted.event_type), request_id)
     return None

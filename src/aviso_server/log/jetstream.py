@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from aviso_server.counts import Histogram
 from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.base import Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
+from aviso_server.log.base import COMMIT_SIZES, Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
 from aviso_server.log.followers import Followers
 from aviso_server.log.jetstream_connection import Connection, Refused
 from aviso_server.log.jetstream_follower import StreamFollower
@@ -59,6 +60,7 @@ class JetStreamLog:
         self._starting: set[asyncio.Task[None]] = set()
         self._max_waiting = max_waiting
         self._waiting = 0
+        self.commit_sizes = Histogram(COMMIT_SIZES)
         self._accepting = False
         self._opened = False
 
@@ -91,6 +93,11 @@ class JetStreamLog:
     def connected(self) -> bool:
         """True while the log is open and the broker can be reached."""
         return self._accepting and self._connection.connected
+
+    @property
+    def waiting(self) -> int:
+        """How many notifications wait to be acknowledged."""
+        return self._waiting
 
     async def append(self, draft: Draft) -> Notification:
         """Store one notification and return it once the broker has acknowledged it."""
@@ -242,7 +249,8 @@ class JetStreamLog:
         found = self._publishers.get(stream)
         if found is None:
             follower = self._follower(stream)
-            found = Publisher(self._connection, self._streams, stream, follower, self._options)
+            observe = self.commit_sizes.observe
+            found = Publisher(self._connection, self._streams, stream, follower, self._options, observe)
             self._publishers[stream] = found
         return found
 

@@ -8,7 +8,7 @@ import itertools
 import logging
 import ssl
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -183,6 +183,37 @@ class Connection:
         self._futures[token] = future
         future.add_done_callback(lambda _: self._forget(token))
         return f"{self._prefix}.{token.decode()}", future
+
+    def expect_many(
+        self, count: int
+    ) -> tuple[Sequence[bytes], Sequence[tuple[bytes, bytes] | None], asyncio.Future[None]]:
+        """Reply subjects, a place for the answer to each, and a future that is done when all are there."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answers: list[tuple[bytes, bytes] | None] = [None] * count
+        first = next(self._numbers)
+        self._numbers = itertools.count(first + count)
+        left = count
+
+        def take(subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+            nonlocal left
+            place = int(subject[subject.rfind(b".") + 1 :]) - first
+            if answers[place] is None:
+                answers[place] = (headers, body)
+                left -= 1
+                if not left and not future.done():
+                    future.set_result(None)
+
+        tokens = [b"%d" % number for number in range(first, first + count)]
+        self._waiting.update(dict.fromkeys(tokens, take))
+        self._futures[tokens[0]] = future
+
+        def forget(_: asyncio.Future[None]) -> None:
+            for token in tokens:
+                self._forget(token)
+
+        future.add_done_callback(forget)
+        prefix = self._prefix.encode()
+        return [b"%b.%b" % (prefix, token) for token in tokens], answers, future
 
     async def request(self, subject: str, body: bytes, seconds: float = ANSWER_SECONDS) -> tuple[bytes, bytes]:
         """Header block and body of the answer; NotReached or Unanswered if there is none."""

@@ -24,6 +24,7 @@ _PASSING = frozenset({10158, 10008, 10118, 10077, 10167, 10189})  # busy, withou
 _PROBE_SIZE = 8
 _PROBE_EVERY = 200  # groups
 _WEIGHT = 0.2  # of the newest measurement
+_GUESS = 0.01  # seconds, for a batch of a size that was never sent
 
 
 class Pace:
@@ -31,12 +32,12 @@ class Pace:
 
     def __init__(self) -> None:
         self._each = 0.0001  # per message
-        self._batch = [0.01] * 12  # by the size of the group, in powers of two
+        self._batch: dict[int, float] = {}  # by the size of the group, in powers of two
         self._batches = 0
 
     def choose(self, size: int) -> tuple[bool, int]:
         """Whether to send a group of this size as a batch, and how many messages of it."""
-        if size == 1 or self._each * size <= self._batch[size.bit_length()]:
+        if size == 1 or self._each * size <= self._batch.get(size.bit_length(), _GUESS):
             return False, size
         self._batches += 1
         if self._batches % _PROBE_EVERY == 0:
@@ -47,7 +48,8 @@ class Pace:
         """A group has taken this long."""
         if batch:
             place = size.bit_length()
-            self._batch[place] += _WEIGHT * (seconds - self._batch[place])
+            before = self._batch.get(place, seconds)
+            self._batch[place] = before + _WEIGHT * (seconds - before)
         elif size > 1:
             self._each += _WEIGHT * (seconds / size - self._each)
 

@@ -1,8 +1,7 @@
 """Publishes to one stream: what arrives while the broker is busy goes out together as the next group.
 
-A group of several is one atomic batch where the broker knows them, so one commit at the broker acknowledges all of it.
-The first message of a group carries a `Nats-Msg-Id`. When a connection breaks before the acknowledgement, the group is
-sent again under the same id: the broker then stores it, or says that it has it already and where.
+When a connection breaks before the acknowledgement, the group is sent again under the same ids: the broker then stores
+it, or says that it has it already and where.
 """
 
 from __future__ import annotations
@@ -10,20 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.jetstream_connection import Connection, NotReached, Refused, Unanswered
-from aviso_server.log.jetstream_follower import StreamFollower
+from aviso_server.log.jetstream_follower import Seen, StreamFollower
+from aviso_server.log.jetstream_group import Group, Pace
 from aviso_server.log.jetstream_options import BrokerOptions
 from aviso_server.log.jetstream_streams import Streams
-from aviso_server.log.jetstream_wire import Message, message_of
+from aviso_server.log.jetstream_wire import message_of
 from aviso_server.model.notification import Draft, Notification
 
 __all__ = ["Append", "Publisher", "Removal"]
@@ -32,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 _GROUP = 1000  # messages: the most a broker takes as one batch
 _GROUP_BYTES = 4 * 1024 * 1024
-_DUPLICATE_IN_BATCH = 10201
-_IN_PROGRESS = 10158  # a message with this id is being stored right now
-_PASSING = frozenset({_IN_PROGRESS, 10008, 10118, 10077, 10167, 10189})  # a second try may succeed
 
 
 class Append:
@@ -79,8 +73,15 @@ class Publisher:
     """Does the work on one stream in the order it came."""
 
     def __init__(
-        self, connection: Connection, streams: Streams, base: str, follower: StreamFollower, options: BrokerOptions
+        self,
+        connection: Connection,
+        streams: Streams,
+        base: str,
+        follower: StreamFollower,
+        options: BrokerOptions,
+        observe: Callable[[float], None],
     ) -> None:
+        self._observe = observe  # called with the size of each group
         self._connection = connection
         self._streams = streams
         self._base = base
@@ -162,23 +163,28 @@ class Publisher:
             logger.exception("publishing failed")
             for one in group:
                 one.fail(LogError(f"this cannot be stored: {error}"))
-        if batch and len(group) > 1:
-            await self._sort_out(group)
 
     async def _publish(self, places: Sequence[_Place], batch: bool) -> None:
         """Have the broker store these; each gets its answer. LogUnavailable if some of them could not be settled."""
         group = Group(self._connection, [one.messages[place] for one, place in places], batch)
         self._follower.publishing()
+        self._observe(len(places))
         numbered: list[tuple[int, Draft, Seen]] = []
+        appends = list(dict.fromkeys([one for one, _ in places]))
         try:
             await self._insist(group)
         finally:
+            refused = batch and len(appends) > 1 and isinstance(group.results[0], Refused)
             for result, (one, place) in zip(group.results, places, strict=True):
                 if isinstance(result, int):
                     numbered.append((result, one.drafts[place], partial(one.seen, place)))
-                elif isinstance(result, Refused):
+                elif isinstance(result, Refused) and not refused:
                     one.fail(LogError(f"the broker did not store it: {result.description}"))
             self._follower.settle(numbered)
+        if refused:
+            # One of them cannot be stored: find it, and let the others through.
+            for one in appends:
+                await self._store([one], len(one.drafts) > 1)
 
     async def _insist(self, group: Group) -> None:
         """Send the group as often as the options allow."""

@@ -29,11 +29,13 @@ __all__ = [
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """The mark after the last message of a complete Arrow stream."""
 
+_MICROSECOND = 1000  # nanoseconds
+
 _TYPES: dict[ColumnKind, pa.DataType] = {
     "integer": pa.int64(),
     "number": pa.float64(),
     "text": pa.string(),
-    "instant": pa.timestamp("ns", tz="UTC"),
+    "instant": pa.timestamp("us", tz="UTC"),
     "shape": pa.binary(),
 }
 
@@ -92,7 +94,9 @@ def _array(
     match column.name:
         case "sequence":
             return pa.array([each.sequence for each in notifications], kind)
-        case "time" | "time_ns":
+        case "time":
+            return pa.array([each.time // _MICROSECOND for each in notifications], kind)
+        case "time_ns":
             return pa.array([each.time for each in notifications], kind)
         case "event_type":
             return pa.repeat(pa.scalar(event_type, kind), len(notifications))

@@ -10,7 +10,7 @@ import msgspec
 from aviso_server.model.fields import SpatialField
 from aviso_server.model.schema import EventType, GenericType
 
-__all__ = ["BOX", "TIME_NS", "Column", "ColumnKind", "columns_of", "merge"]
+__all__ = ["BOX", "TIME_NS", "Column", "ColumnKind", "columns_of", "merge", "wire_columns"]
 
 ColumnKind = Literal["integer", "number", "text", "instant", "shape"]
 """What a column holds: a whole number, a double, text, a point in time, or a shape as well-known binary."""
@@ -41,7 +41,7 @@ BOX = (
 """The box around the shape, in the order of its members."""
 
 TIME_NS = Column("time_ns", "integer")
-"""The stored time to the nanosecond, for readers whose timestamps are coarser; only where it is asked for."""
+"""The stored time to the nanosecond: timestamps, which most programs read better, have microseconds."""
 
 _TAKEN = frozenset(column.name for column in (*_FIRST, *_LAST, *BOX, TIME_NS))
 
@@ -61,6 +61,11 @@ def columns_of(event_type: EventType | GenericType) -> tuple[Column, ...]:
         shown.append(Column(column, "shape" if isinstance(field, SpatialField) else field.kind, name))
     boxes = BOX if any(column.kind == "shape" for column in shown) else ()
     return (*_FIRST, *shown, *boxes, *_LAST)
+
+
+def wire_columns(event_type: EventType | GenericType) -> tuple[Column, ...]:
+    """The columns that travel between a server and its readers: all there is to know."""
+    return (*columns_of(event_type), TIME_NS)
 
 
 def merge(tables: Sequence[Iterable[Column]]) -> tuple[Column, ...]:

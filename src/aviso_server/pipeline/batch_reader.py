@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from aviso_server.model.columns import columns_of
+from aviso_server.model.columns import wire_columns
 from aviso_server.model.timestamp import event_time
 from aviso_server.pipeline.catalogue import AnyType
 from aviso_server.pipeline.connection import connect
@@ -70,7 +70,7 @@ class BatchReader(DataSourceReader):
         """
         if not isinstance(partition, SequenceRange):
             return  # Spark's stand-in for no partitions at all
-        columns = columns_of(self._event_types[partition.event_type])
+        columns = wire_columns(self._event_types[partition.event_type])
         for batch in read_range(self._options, partition, columns):
             yield self._table.shape(batch, columns)
 

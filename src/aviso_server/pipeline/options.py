@@ -37,6 +37,7 @@ OPTIONS: Mapping[str, str] = {
 }
 """Every option and what it means."""
 
+_SPARKS = frozenset({"checkpointlocation", "outputmode", "path", "queryname"})
 _MOST_SECONDS = 86_400.0
 
 
@@ -167,7 +168,7 @@ class _Values:
 def _check_names(values: Mapping[str, str]) -> None:
     """Refuse what looks like a misspelt option of ours: a filter with a typo must never widen what is read."""
     for name in values:
-        if name not in OPTIONS and (
+        if name not in OPTIONS and name not in _SPARKS and (
             near := difflib.get_close_matches(name.replace("-", "_"), OPTIONS, n=1, cutoff=0.75)
         ):
             raise PipelineError(f"unknown option '{name}'; did you mean '{near[0]}'?")

@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from aviso_server.errors import PipelineError, Refused
-from aviso_server.model.columns import columns_of
+from aviso_server.model.columns import wire_columns
 from aviso_server.model.fields.float import FloatField
 from aviso_server.model.fields.integer import IntField
 from aviso_server.model.fields.polygon import PolygonField
@@ -73,7 +73,7 @@ class Planner:
         self.bounded = True  # until the server says that it does not know `to_id`
         self._client = client
         self._event_type = event_type
-        self._columns = columns_of(event_type)
+        self._columns = wire_columns(event_type)
         self._retries = retries
         self._filled = False
 

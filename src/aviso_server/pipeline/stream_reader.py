@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from aviso_server.errors import PipelineError
-from aviso_server.model.columns import columns_of
+from aviso_server.model.columns import wire_columns
 from aviso_server.pipeline.catalogue import AnyType
 from aviso_server.pipeline.connection import connect
 from aviso_server.pipeline.options import Options
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range. Called on a worker, once per attempt of a task; opens its own connection."""
         assert isinstance(partition, SequenceRange)
-        columns = columns_of(self._event_types[partition.event_type])
+        columns = wire_columns(self._event_types[partition.event_type])
         for batch in read_range(self._options, partition, columns):
             yield self._table.shape(batch, columns)
 

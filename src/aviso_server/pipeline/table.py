@@ -66,12 +66,9 @@ class Table:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _array(self, batch: pa.RecordBatch, column: Column, own: Column | None, kind: pa.DataType) -> pa.Array:
-        if column == TIME_NS:
-            return batch.column("time").cast(pa.int64()).cast(kind)
         if own is None or own.name not in batch.schema.names:
             return pa.nulls(batch.num_rows, kind)
         if own.kind != column.kind and own.field is not None:
             return field_texts(batch.column("identifier").to_pylist(), own.field).cast(kind)
         found = batch.column(own.name)
-        # not safe: a timestamp of Spark has microseconds, ours has nanoseconds
-        return found if found.type == kind else found.cast(kind, safe=False)
+        return found if found.type == kind else found.cast(kind)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jwt
@@ -13,8 +14,12 @@ from aviso_server.config.settings import Auth
 from aviso_server.http.auth.keys import Key, Keys
 from aviso_server.http.auth.refusals import unauthorized
 from aviso_server.http.auth.user import LEEWAY, User, has_role
+from aviso_server.model.timestamp import SECOND
 
 __all__ = ["LONGEST", "Tokens"]
+
+_REMEMBERED = 60 * SECOND  # how long a good token need not be checked again: publishers send the same one many times
+_MOST_REMEMBERED = 1024
 
 LONGEST = 16 * 1024  # characters of an Authorization header; nobody's token is longer, and looking at it costs
 
@@ -38,9 +43,11 @@ class _Invalid(Exception):
 class Tokens:
     """Checks tokens with the keys and the demands of one server."""
 
-    def __init__(self, keys: Keys, auth: Auth) -> None:
+    def __init__(self, keys: Keys, auth: Auth, clock: Callable[[], int] = time.time_ns) -> None:
         self._keys = keys
         self._auth = auth
+        self._clock = clock
+        self._remembered: dict[str, tuple[int, User]] = {}  # good ones only, with the time to check them again
         self._options = {
             "require": ["exp"],
             "verify_exp": True,
@@ -54,12 +61,24 @@ class Tokens:
 
     async def user(self, token: str) -> User:
         """Who the token speaks for; a Refusal if it cannot be trusted or cannot be checked now."""
+        remembered = self._remembered.get(token)
+        if remembered is not None and self._clock() < remembered[0]:
+            return remembered[1]
         try:
             kid, algorithm = _header(token)
             keys = await self._keys.candidates(kid, algorithm)
-            return self._user(self._claims(token, algorithm, keys))
+            user = self._user(self._claims(token, algorithm, keys))
         except _Invalid as error:
+            self._remembered.pop(token, None)
             raise unauthorized(f"The token is not accepted: {error}", self._auth.mode) from None
+        self._remember(token, user)
+        return user
+
+    def _remember(self, token: str, user: User) -> None:
+        self._remembered.pop(token, None)
+        if len(self._remembered) >= _MOST_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[token] = (min(self._clock() + _REMEMBERED, user.until), user)
 
     def _claims(self, token: str, algorithm: str, keys: Sequence[Key]) -> dict[str, Any]:
         for key in keys:
