@@ -59,6 +59,9 @@ class _Listening(ThreadingHTTPServer):
     daemon_threads = True
     proxy: Proxy
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is nothing special here."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

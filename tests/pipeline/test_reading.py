@@ -12,6 +12,7 @@ import pytest
 
 from aviso_server.errors import PipelineError
 from aviso_server.model.columns import wire_columns
+from aviso_server.model.timestamp import event_time
 from aviso_server.pipeline.catalogue import event_types, fetch_catalogue
 from aviso_server.pipeline.connection import connect
 from aviso_server.pipeline.options import Options
@@ -95,11 +96,9 @@ def test_bounds_by_time(proxy: Proxy) -> None:
     planner, _ = planned(bare(proxy.url), None, TIME)
     stored = rows(bare(proxy.url), part(planner, 1, LAST))
     when = [row["time_ns"] for row in stored]
-    start, end = str(when[99] / 10**9), when[199]
-    assert start
-    span = {"from_date": _text(when[99]), "to_date": _text(end)}
-    _, stretch = planned(bare(proxy.url), span, TIME)
-    assert stretch.start == next(row["sequence"] for row in stored if row["time_ns"] >= when[99])
+    start, end = when[99], when[199]
+    _, stretch = planned(bare(proxy.url), {"from_date": event_time(start), "to_date": event_time(end)}, TIME)
+    assert stretch.start == next(row["sequence"] for row in stored if row["time_ns"] >= start)
     assert stretch.end == max(row["sequence"] for row in stored if row["time_ns"] <= end)
 
 
@@ -139,7 +138,7 @@ def test_news_after_a_sequence(proxy: Proxy) -> None:
     options = bare(proxy.url)
     event_type = event_types(["flood"], fetch_catalogue(options))["flood"]
     with connect(options) as client:
-        planner = Planner(client, "flood", event_type, {**TIME, "region": "*", "severity": {"gte": 1}}, 0)
+        planner = Planner(client, "flood", event_type, TIME, 0)
         assert planner.latest(0).end == LAST
         assert planner.latest(LAST - 1).end == LAST
         assert planner.latest(LAST).end <= LAST
@@ -156,7 +155,7 @@ def test_ranges_cover_everything_once(count: int) -> None:
 
 
 def test_a_broken_connection_is_made_again_and_no_row_is_lost_or_doubled(proxy: Proxy) -> None:
-    planner, _ = planned(bare(proxy.url), None, {**TIME, "region": "*", "severity": {"gte": 1}})
+    planner, _ = planned(bare(proxy.url), None, TIME)
     proxy.cut_after = [20_000, 30_000, 60_000]
     assert sequences(bare(proxy.url), part(planner, 1, LAST)) == list(range(1, LAST + 1))
     assert proxy.cut_after == []
@@ -202,9 +201,3 @@ def test_a_server_that_is_not_there_or_not_ours_is_named(server: Server, tmp_pat
         fetch_catalogue(bare(server.url + "/elsewhere"))
     with pytest.raises(PipelineError, match="Unknown field 'bogus' .* known fields: date, depth"):
         planned(bare(server.url), None, {"bogus": 1})
-
-
-def _text(nanoseconds: int) -> str:
-    from aviso_server.model.timestamp import event_time
-
-    return event_time(nanoseconds)

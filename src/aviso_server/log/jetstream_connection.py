@@ -250,7 +250,19 @@ class Connection:
                 )
             return decoded
 
-        return await patiently(ask, patience)
+        return await self.patiently(ask, patience)
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]], seconds: float = PATIENCE_SECONDS) -> T:
+        """Ask until somebody answers, until the patience is used up, or until there is no hope."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while True:
+            try:
+                return await ask()
+            except (NotReached, Unanswered):
+                if self.closed_for_good or loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _connect(self) -> None:
         options = self._options
@@ -324,19 +336,6 @@ class Connection:
     def _changed(self) -> None:
         for call in self.on_change:
             call()
-
-
-async def patiently(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """Ask until somebody answers, or until the patience is used up."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while True:
-        try:
-            return await ask()
-        except (NotReached, Unanswered):
-            if loop.time() >= deadline:
-                raise
-        await asyncio.sleep(_RETRY_SECONDS)
 
 
 def _tls(options: BrokerOptions) -> ssl.SSLContext | None:

@@ -13,7 +13,7 @@ import msgspec
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import Batch
-from aviso_server.log.jetstream_connection import Connection, NotReached, Refused, Unanswered, patiently
+from aviso_server.log.jetstream_connection import Connection, NotReached, Refused, Unanswered
 from aviso_server.log.jetstream_streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
 from aviso_server.log.jetstream_wire import Identify, notification_of, time_of
 from aviso_server.model.notification import Notification
@@ -23,7 +23,6 @@ __all__ = ["Reader"]
 _SECOND = 1_000_000_000
 _BATCH_BYTES = 8 * 1024 * 1024
 _SILENCE = 5.0  # seconds
-_PATIENCE = 12.0  # seconds
 _CATCH_UP_ATTEMPTS = 5  # before a replica that lags is given up and the leader is asked
 _CATCH_UP_PAUSE = 0.1  # seconds
 _LARGEST = 2**63 - 1
@@ -53,7 +52,7 @@ class Reader:
         found: Sequence[Notification] = ()
         if info.direct:
             for _ in range(_CATCH_UP_ATTEMPTS):
-                found, pending = await patiently(lambda: self._get(info, low, count), _PATIENCE)
+                found, pending = await self._connection.patiently(lambda: self._get(info, low, count))
                 reached = found[-1].sequence if found else low - 1
                 if len(found) == count or reached >= high:
                     return _batch(found, end, high, reached + 1)

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from aviso_server.errors import PipelineError, Refused
 from aviso_server.model.columns import wire_columns
+from aviso_server.model.fields.enum import EnumField
 from aviso_server.model.fields.float import FloatField
 from aviso_server.model.fields.integer import IntField
 from aviso_server.model.fields.polygon import PolygonField
@@ -154,7 +155,9 @@ class Planner:
         for name, field in fields.items():
             if not field.required or name in self.identifier:
                 continue
-            if field.wildcard:
+            if isinstance(field, EnumField):
+                self.identifier[name] = {"in": list(field.values)}
+            elif field.wildcard:
                 self.identifier[name] = "*"
             elif isinstance(field, IntField | FloatField):
                 self.identifier[name] = {"gte": field.range[0] if field.range is not None else -(2**63)}

@@ -166,29 +166,36 @@ def _sse_batches(
 ) -> Iterator[pa.RecordBatch]:
     shapes = [column.field for column in columns if column.kind == "shape" and column.field is not None]
     waiting: list[Notification] = []
-    for frame in stream:
-        if frame.event == "replay":
+    ending: Exception | None = Interrupted("the stream ended before it was complete")
+    try:
+        for frame in stream:
+            if frame.event != "replay":
+                if _is_end(frame):
+                    ending = None
+                    break
+                continue
             notification = _notification(frame.data, shapes)
             if last is not None and notification.sequence > last:
+                ending = None
                 break
             waiting.append(notification)
             if len(waiting) == batch_rows:
                 yield _without_topic(record_batch(columns, event_type, waiting))
                 waiting = []
-            continue
-        if frame.event in ("error", "connection-closing", "replay-control"):
-            if waiting:
-                yield _without_topic(record_batch(columns, event_type, waiting))
-                waiting = []
-            if _is_end(frame):
-                return
-    else:
-        raise Interrupted("the stream ended before it was complete")
-    if waiting:
+    except (Interrupted, LimitReached, PipelineError) as error:
+        ending = error
+    except httpx.TransportError as error:
+        ending = Interrupted(str(error) or type(error).__name__)
+    if waiting:  # whatever happened then, these have arrived
         yield _without_topic(record_batch(columns, event_type, waiting))
+    if ending is not None:
+        raise ending
 
 
 def _is_end(frame: Frame) -> bool:
+    """True for the frame that completes a replay, False for those that mean nothing to us; the others are raised."""
+    if frame.event not in ("error", "connection-closing", "replay-control"):
+        return False
     members = _members(frame.data)
     if frame.event == "error":
         raise PipelineError(f"the server reports: {members.get('message') or members.get('error')}")

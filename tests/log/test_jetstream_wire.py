@@ -1,0 +1,114 @@
+"""Notifications as messages and back: ours byte for byte, and those of others as well as they can be understood."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aviso_server.errors import LogError
+from aviso_server.log.jetstream_wire import identify_by, message_of, notification_of, time_of
+from aviso_server.model import topic as topics
+from aviso_server.model.json_value import compact
+from aviso_server.model.notification import Box, Draft, Notification
+
+IDENTIFY = identify_by({"mars": ("class", "step"), "polygon": ("date", "time")})
+P = "(52.5,13.4,52.6,13.5,52.5,13.6,52.4,13.5,52.5,13.4)"
+
+text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+boxes = st.none() | st.tuples(*[st.floats(-90, 90)] * 4).map(lambda numbers: Box(*numbers))
+
+
+def back(draft: Draft) -> Notification:
+    """What a reader makes of the message; brokers add headers of their own at the end."""
+    message = message_of(draft)
+    headers = message.headers + b"Nats-Stream: MARS\r\nNats-Sequence: 7\r\n\r\n"
+    return notification_of(7, 11, message.subject, headers, message.body, IDENTIFY)
+
+
+@given(tokens=st.lists(text, max_size=4), values=st.dictionaries(text, text, max_size=4), box=boxes)
+def test_a_draft_comes_back_as_it_was(tokens: list[str], values: dict[str, str], box: Box | None) -> None:
+    draft = Draft("mars", topics.build(["mars", *tokens]), compact(values), compact(values), box)
+    assert back(draft) == Notification(7, 11, draft.topic, draft.identifier, draft.payload, draft.box)
+
+
+@given(tokens=st.lists(text, max_size=4))
+def test_every_topic_is_a_subject_of_its_stream(tokens: list[str]) -> None:
+    """No blanks, no empty words, no wildcards; different topics have different subjects."""
+    draft = Draft("mars", topics.build(["mars", *tokens]), b"{}", b"null")
+    subject = message_of(draft).subject.decode()
+    assert subject.startswith("mars.")
+    assert all(subject.split("."))
+    assert not set(subject) & set(" \t\r\n*>")
+    assert len(subject.encode()) <= 1024
+    if len(tokens) > 0 and len(draft.topic) < 300:
+        assert topics.parse(subject) == topics.parse(draft.topic), "others read the same values"
+
+
+def test_a_long_topic_travels_in_a_header() -> None:
+    drafts = [Draft("mars", f"mars.{'x' * 2000}.{number}", b"{}", b"null") for number in (1, 2)]
+    assert message_of(drafts[0]).subject != message_of(drafts[1]).subject
+    assert [back(draft).topic for draft in drafts] == [draft.topic for draft in drafts]
+
+
+def test_the_headers_of_the_reference_server() -> None:
+    identifier = compact({"date": "20250706", "polygon": P, "time": "1200"})
+    message = message_of(Draft("polygon", "polygon.20250706.1200", identifier, b"1", Box(52.4, 13.4, 52.6, 13.6)))
+    assert b"\r\nspatial_bbox: 52.4,13.4,52.6,13.6\r\n" in message.headers
+    assert b"\r\nspatial_geometry: " + P.encode() + b"\r\n" in message.headers
+    cloud = compact({"point_cloud": [[1.0, 2.0], [3.0, 4.0]]})
+    message = message_of(Draft("mars", "mars.od", cloud, b"1", Box(1, 2, 3, 4)))
+    assert b"\r\nspatial_bbox: 1,2,3,4\r\n" in message.headers
+    assert b"\r\nspatial_point_cloud: [[1.0,2.0],[3.0,4.0]]\r\n" in message.headers
+
+
+def test_an_empty_part_is_refused() -> None:
+    with pytest.raises(LogError, match="empty part"):
+        message_of(Draft("mars", "mars..x", b"{}", b"null"))
+
+
+@pytest.mark.parametrize(
+    ("subject", "headers", "body", "identifier", "payload", "box"),
+    [
+        (b"mars.od.4", b"", b'{"b":1, "a":2}', {"class": "od", "step": "4"}, {"a": 2, "b": 1}, None),
+        (b"mars.od.4.more", b"", b"", {"class": "od", "step": "4"}, None, None),
+        (b"mars.od", b"", b"text", {"class": "od"}, "text", None),
+        (b"mars.%2A.1%2E5", b"", b"null", {"step": "1.5"}, None, None),
+        (b"mars.%zz.4", b"", b"1", {}, 1, None),
+        (b"unknown.od", b"", b"1", {}, 1, None),
+        (
+            b"polygon.20250706.1200",
+            b"NATS/1.0\r\nspatial_bbox: 0,0,1,1.5\r\nspatial_geometry: (0,0,0,1,1,1,0,0)\r\n\r\n",
+            b"[]",
+            {"date": "20250706", "time": "1200", "polygon": "(0,0,0,1,1,1,0,0)"},
+            [],
+            Box(0, 0, 1, 1.5),
+        ),
+        (
+            b"mars.od",
+            b"NATS/1.0\r\nspatial_point_cloud: [[1,2]]\r\nspatial_bbox: nonsense\r\n\r\n",
+            b"\xff",
+            {"class": "od", "point_cloud": [[1, 2]]},
+            "\ufffd",
+            None,
+        ),
+    ],
+)
+def test_messages_of_others(
+    subject: bytes, headers: bytes, body: bytes, identifier: object, payload: object, box: Box | None
+) -> None:
+    found = notification_of(1, 2, subject, headers, body, IDENTIFY)
+    assert found == Notification(1, 2, subject.decode(), compact(identifier), compact(payload), box)
+
+
+@pytest.mark.parametrize(
+    ("written", "nanoseconds"),
+    [
+        (b"1970-01-01T00:00:01Z", 1_000_000_000),
+        (b"1970-01-01T00:00:01.5Z", 1_500_000_000),
+        (b"1970-01-01T00:00:00.000000001Z", 1),
+        (b"2026-11-15T22:15:57.352291514Z", 1_794_780_957_352_291_514),
+    ],
+)
+def test_times_of_the_broker(written: bytes, nanoseconds: int) -> None:
+    assert time_of(written) == nanoseconds

@@ -1,0 +1,203 @@
+"""Publishing rows without Spark: what becomes of them, of refused ones, and of those whose fate is unknown."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from aviso_server.errors import PipelineError
+from aviso_server.model.geometry import parse_polygon, wkb
+from aviso_server.pipeline.catalogue import fetch_catalogue
+from aviso_server.pipeline.ledger import BatchLedger
+from aviso_server.pipeline.publishing import NoLedger, publish
+from aviso_server.pipeline.staging import Staged, Stager
+from tests.harness import Server
+from tests.pipeline.proxy import Proxy
+from tests.pipeline.scene import CONFIGURATION, SQUARE, bare
+
+TEXT = StringType()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(CONFIGURATION, tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    server.client.wipe_all()
+    with Proxy(server) as running:
+        yield running
+
+
+def schema(*names: str, **others: Any) -> StructType:
+    return StructType([StructField(name, others.get(name, TEXT)) for name in (*names, *others)])
+
+
+def staged(proxy: Proxy, rows: list[dict[str, Any]], default: str | None = "tide", partition: int = 0) -> Staged:
+    names = list(rows[0])
+    stager = Stager(schema(*names), default, fetch_catalogue(bare(proxy.url)))
+    batches = [pa.RecordBatch.from_pylist(rows[place : place + 2]) for place in range(0, len(rows), 2)]
+    found: Staged = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(stager)).stage(partition, batches)))
+    return found
+
+
+def tides(count: int, start: int = 0) -> list[dict[str, Any]]:
+    return [
+        {"port": f"p{number}", "severity": "s", "version": "1", "payload": str(number)}
+        for number in range(start, start + count)
+    ]
+
+
+def payloads(server: Server, event_type: str = "tide", **identifier: Any) -> list[Any]:
+    stream = server.client.replay(event_type, identifier or {"port": "*"})
+    return [frame.data["data"]["payload"] for frame in stream.frames if frame.kind == "notification"]
+
+
+def test_rows_are_published_in_order_of_partitions_and_rows(server: Server, proxy: Proxy) -> None:
+    parts = [staged(proxy, tides(3, 10), partition=1), None, staged(proxy, tides(5), partition=0)]
+    assert publish(bare(proxy.url), parts, NoLedger()) == 8
+    assert payloads(server) == [0, 1, 2, 3, 4, 10, 11, 12]
+
+
+def test_several_connections_publish_everything_once(server: Server, proxy: Proxy) -> None:
+    assert publish(bare(proxy.url, connections="4"), [staged(proxy, tides(40))], NoLedger()) == 40
+    assert sorted(payloads(server)) == list(range(40))
+
+
+def test_columns_become_fields(server: Server, proxy: Proxy) -> None:
+    row = {
+        "region": "North",
+        "identifier_time": "6",
+        "date": datetime.date(2025, 7, 6),
+        "severity": 3,
+        "depth": decimal.Decimal("2.50"),
+        "polygon": wkb(parse_polygon(SQUARE)),
+        "payload": '{"b": [1, null], "a": "ü"}',
+        "sequence": 99,
+    }
+    publish(bare(proxy.url), [staged(proxy, [row], default="flood")], NoLedger())
+    stream = server.client.replay("flood", {"region": "north", "time": "0600", "severity": 3})
+    (event,) = [frame.data["data"] for frame in stream.frames if frame.kind == "notification"]
+    assert event["payload"] == {"a": "ü", "b": [1, None]}
+    assert event["identifier"] == {
+        "region": "north",
+        "time": "0600",
+        "date": "20250706",
+        "severity": "3",
+        "depth": "2.5",
+        "polygon": SQUARE,
+    }
+
+
+def test_identifiers_as_json_and_an_event_type_per_row(server: Server, proxy: Proxy) -> None:
+    rows = [
+        {"event_type": "tide", "identifier": '{"port": "a", "severity": 1, "version": "x"}', "payload": None},
+        {"event_type": "anything", "identifier": '{"k": 1}', "payload": "[2]"},
+    ]
+    assert publish(bare(proxy.url), [staged(proxy, rows, default=None)], NoLedger()) == 2
+    assert payloads(server) == [None]
+    assert payloads(server, "anything", k="*") == [[2]]
+
+
+def test_rows_that_would_be_refused_are_listed_and_nothing_is_published(server: Server, proxy: Proxy) -> None:
+    rows = tides(6)
+    rows[1]["port"] = ""
+    rows[4]["payload"] = "{not json"
+    rows[5]["version"] = None
+    parts = [staged(proxy, rows), staged(proxy, [{**tides(1)[0], "port": None}], partition=3)]
+    with pytest.raises(PipelineError) as caught:
+        publish(bare(proxy.url), parts, NoLedger())
+    complaint = str(caught.value)
+    assert "nothing was published, because 4 rows would be refused" in complaint
+    assert "row 1 of partition 0: Field 'port' must not be empty" in complaint
+    assert "row 4 of partition 0: column 'payload' is not JSON" in complaint
+    assert "row 5 of partition 0: Required field 'version' is missing for notify operation" in complaint
+    assert "row 0 of partition 3: Required field 'port' is missing" in complaint
+    assert payloads(server) == []
+
+
+def test_many_refused_rows_are_counted_and_the_first_are_listed(proxy: Proxy) -> None:
+    rows = [{**row, "port": ""} for row in tides(50)]
+    with pytest.raises(PipelineError, match=r"because 50 rows would be refused(.|\n)*… and 30 more"):
+        publish(bare(proxy.url), [staged(proxy, rows)], NoLedger())
+
+
+def test_what_only_the_server_refuses_does_not_stop_the_others(server: Server, proxy: Proxy) -> None:
+    proxy.fail_with = [400]
+    with pytest.raises(PipelineError, match=r"published 3 of 4 rows; refused: \n  row 0 of partition 0: not now"):
+        publish(bare(proxy.url), [staged(proxy, tides(4))], NoLedger())
+    assert payloads(server) == [1, 2, 3]
+
+
+def test_a_server_that_is_busy_is_asked_again(server: Server, proxy: Proxy) -> None:
+    proxy.fail_with = [503, 503]
+    assert publish(bare(proxy.url), [staged(proxy, tides(2))], NoLedger()) == 2
+    assert payloads(server) == [0, 1]
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_other_answers_end_it(server: Server, proxy: Proxy, status: int) -> None:
+    proxy.fail_with = [status]
+    with pytest.raises(PipelineError, match=rf"at least 0 of 2 rows, then stopped: row 0 .*status {status}"):
+        publish(bare(proxy.url), [staged(proxy, tides(2))], NoLedger())
+    assert payloads(server) == []
+
+
+def test_a_row_whose_answer_is_lost_is_not_sent_again(server: Server, proxy: Proxy) -> None:
+    proxy.lose_answers = 1
+    with pytest.raises(PipelineError, match="row 0 of partition 0: the connection broke and it is unknown whether"):
+        publish(bare(proxy.url), [staged(proxy, tides(3))], NoLedger())
+    assert payloads(server) == [0]
+
+
+def test_a_ledger_keeps_a_second_run_from_publishing_again(server: Server, proxy: Proxy, tmp_path: Path) -> None:
+    rows = [*tides(4), tides(1)[0]]  # the same content twice is two notifications
+    proxy.fail_with = [400, 400]
+    ledger = BatchLedger(tmp_path, 7)
+    with pytest.raises(PipelineError, match="published 3 of 5 rows"):
+        publish(bare(proxy.url), [staged(proxy, rows)], ledger)
+    ledger.close()
+    with (tmp_path / "7").open("ab") as file:
+        file.write(b"half a li")  # a crash in the middle of a line
+    again = BatchLedger(tmp_path, 7)
+    assert publish(bare(proxy.url), [staged(proxy, rows)], again) == 2
+    again.close()
+    assert sorted(payloads(server)) == [0, 0, 1, 2, 3]
+    following = BatchLedger(tmp_path, 8)
+    assert publish(bare(proxy.url), [staged(proxy, rows)], following) == 5
+    following.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["8"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "default", "words"),
+    [
+        (schema("port"), None, "which event type"),
+        (schema("port", "colour"), "tide", "column 'colour' is no field of an event type; columns that count: "),
+        (schema("port", payload=LongType()), "tide", "column 'payload' must hold text"),
+        (schema(event_type=IntegerType()), None, "column 'event_type' must hold text"),
+    ],
+)
+def test_a_table_that_cannot_be_published_is_refused_before_it_is_read(
+    proxy: Proxy, columns: StructType, default: str | None, words: str
+) -> None:
+    with pytest.raises(PipelineError, match=words):
+        Stager(columns, default, fetch_catalogue(bare(proxy.url)))
+
+
+def test_staged_rows_are_packed(proxy: Proxy) -> None:
+    part = staged(proxy, tides(1000))
+    assert len(pickle.dumps(part)) < len(b"".join(part.requests)) / 4
+    assert [json.loads(request)["payload"] for request in part.requests] == list(range(1000))
+    assert staged(proxy, [{**tides(1)[0], "port": ""}]).requests == []
