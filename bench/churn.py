@@ -99,7 +99,9 @@ class Churn:
             client.setblocking(False)
             loop = asyncio.get_running_loop()
             await loop.sock_connect(client, (self._host, self._port))
-            await loop.sock_sendall(client, _post("watch", "tide", {"port": "*"}, from_id=str(max(1, self._last - 200))))
+            await loop.sock_sendall(
+                client, _post("watch", "tide", {"port": "*"}, from_id=str(max(1, self._last - 200)))
+            )
             self.counts["slow"] += 1
             await asyncio.sleep(self._chance.uniform(0.5, 3.0))
             if self._chance.random() < 0.5:

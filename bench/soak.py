@@ -1,7 +1,7 @@
 """`python -m bench.soak --minutes 10`: does the server keep anything of clients that have gone?
 
-Clients of every kind come and go. Now and then all of them leave, and what the server holds then is measured: memory, file
-descriptors, tasks, streams. None of it may grow from one such pause to the next.
+Clients of every kind come and go. Now and then all of them leave, and what the server holds then is measured: memory,
+file descriptors, tasks, streams. None of it may grow from one such pause to the next.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Batch, Follower, Log, Lost, StreamState, Subscription
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.notification import Box, Notification
+from aviso_server.model.schema import EventType
 from aviso_server.model.span import Span
 from tests.harness.sse import FRAME, Frame
 from tests.model.event_types import event_type
@@ -141,11 +142,16 @@ async def hub_on(log: Log, **pace: Any) -> AsyncIterator[Hub]:
 
 
 async def join(
-    hub: Hub, start: Span | None = None, cap: int | None = None, reader: Reader | None = None, **wanted: Any
+    hub: Hub,
+    start: Span | None = None,
+    cap: int | None = None,
+    reader: Reader | None = None,
+    event_type: EventType = TIDE,
+    **wanted: Any,
 ) -> tuple[Watcher, Reader]:
     """Open a watch as the HTTP route does, without its opening frame."""
     reader = reader or Reader()
-    watcher = await hub.watcher(TIDE.compile(wanted, "watch"), Outlet(reader.send), "the-request")
+    watcher = await hub.watcher(event_type.compile(wanted, "watch"), Outlet(reader.send), "the-request")
     if start is None:
         watcher.go_live()
     else:

@@ -18,10 +18,12 @@ from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite import SqliteLog
 from aviso_server.model.span import Span
-from tests.delivery.scene import Reader, hub_on, join, publish, roomy, settled
+from tests.delivery.scene import TIDE, Reader, hub_on, join, publish, roomy, settled
 from tests.log.scenario import in_event_loop
+from tests.model.event_types import SQUARE, event_type
 
 BUFFER = 64 * 1024
+STORM = event_type("storm", {"name": "StringHandler", "polygon": "PolygonHandler"}, order=["name"])
 MakeLog = Callable[[], Log]
 
 
@@ -230,3 +232,35 @@ def test_exactly_once_in_order_whatever_readers_do(steps: list[tuple[str, Any, A
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tail, "_RECENT_COUNT", recent)
         asyncio.run(scene())
+
+
+@in_event_loop
+async def test_more_than_a_sweep_can_hold_is_read_from_the_log(
+    make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "_QUEUE_COUNT", 50)
+    async with hub_on(make_log()) as hub:
+        watcher, reader = await join(hub)
+        _, oslo = await join(hub, port="oslo")
+        await hub.log.append_many([TIDE.check({"port": "oslo", "level": 3})] * 300)
+        await settled(lambda: len(reader.sequences) >= 300 and not watcher.catching_up)
+        await publish(hub.log, 1)
+        await settled(lambda: 301 in reader.sequences and 301 in oslo.sequences)
+        assert reader.sequences == oslo.sequences == list(range(1, 302))
+        assert watcher.flow.fell_behind >= 1
+
+
+@in_event_loop
+async def test_a_large_area_holds_up_nobody_else(make_log: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_COSTLY", 20)  # every pair of polygons is too much for the event loop
+    async with hub_on(make_log()) as hub:
+        near_watcher, near = await join(hub, event_type=STORM, polygon=SQUARE)
+        _, everything = await join(hub, event_type=STORM)
+        for _ in range(30):
+            await hub.log.append(STORM.check({"name": "near", "polygon": SQUARE}))
+            await hub.log.append(STORM.check({"name": "far", "polygon": "(1,1,1,9,9,9,9,1,1,1)"}))
+            await hub.log.append(STORM.check({"name": "away", "polygon": "(60,60,60,61,61,61,60,60)"}))
+        await settled(lambda: len(everything.sequences) == 90 and len(near.sequences) == 60)
+        assert everything.sequences == list(range(1, 91))
+        assert near.sequences == [each for each in range(1, 91) if each % 3]
+        assert near_watcher.flow.fell_behind >= 1

@@ -97,9 +97,9 @@ def test_zeros_before_anything_happened(tmp_path: Path) -> None:
         for outcome in ("ok", "error"):
             labels = {"backend": "sqlite", "operation": operation, "outcome": outcome}
             assert fresh.value("aviso_backend_operations_total", **labels) == 0
-    decisions = "allow deny_destination deny_match_key_missing unavailable admin_bypass error".split()
+    decisions = ["allow", "deny_destination", "deny_match_key_missing", "unavailable", "admin_bypass", "error"]
     assert fresh.labels("aviso_ecpds_access_decisions_total", "outcome") == set(decisions)
-    fetches = "success http_401 http_403 http_4xx http_5xx invalid_response unreachable".split()
+    fetches = ["success", "http_401", "http_403", "http_4xx", "http_5xx", "invalid_response", "unreachable"]
     assert fresh.labels("aviso_ecpds_fetch_total", "outcome") == set(fetches)
     buckets = fresh.labels("aviso_sse_connection_duration_seconds_bucket", "le") - {"+Inf"}
     assert sorted(map(float, buckets)) == [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400]

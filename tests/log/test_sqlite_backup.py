@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import stat
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert restored.streams == copied.streams
     for stream in ("a", "b"):
         assert asyncio.run(everything(tmp_path / "other", stream)) == asyncio.run(everything(tmp_path / "log", stream))
-    assert sorted(os.listdir(tmp_path)) == ["copy.sqlite", "log", "other"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.sqlite", "log", "other"]
 
 
 def test_a_copy_is_one_moment_of_a_busy_log(tmp_path: Path) -> None:

@@ -13,21 +13,46 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
 
 # the names that the contract asks to keep and that can happen here
-CONTRACT = """
-startup.configuration.dumped startup.configuration.loaded startup.server.started startup.signal.sigterm.received
-startup.shutdown.received startup.server.stopped configuration.schema_strict.explicit_disabled
-api.notification.processed api.watch.stream.established api.replay.stream.established
-api.schema.list.succeeded api.schema.get.succeeded api.request.parse.failed api.request.validation.failed
-api.request.processing.failed stream.sse.initialization.failed stream.replay.batch.failed
-admin.stream.wipe.requested admin.stream.wipe.succeeded admin.stream.wipe.failed
-admin.all.wipe.requested admin.all.wipe.succeeded admin.all.wipe.failed
-admin.notification.delete.succeeded admin.notification.delete.not_found
-admin.notification.delete.invalid_id admin.notification.delete.failed
-auth.middleware.request.denied auth.middleware.remote.validation.failed
-auth.ecpds.check.allowed auth.ecpds.check.denied auth.ecpds.check.unavailable auth.ecpds.check.error
-auth.ecpds.fetch.failed backend.in_memory.topic.evicted
-backend.jetstream.connection.retry backend.jetstream.stream.create.succeeded backend.jetstream.subscription.failed
-""".split()
+CONTRACT = [
+    "startup.configuration.dumped",
+    "startup.configuration.loaded",
+    "startup.server.started",
+    "startup.signal.sigterm.received",
+    "startup.shutdown.received",
+    "startup.server.stopped",
+    "configuration.schema_strict.explicit_disabled",
+    "api.notification.processed",
+    "api.watch.stream.established",
+    "api.replay.stream.established",
+    "api.schema.list.succeeded",
+    "api.schema.get.succeeded",
+    "api.request.parse.failed",
+    "api.request.validation.failed",
+    "api.request.processing.failed",
+    "stream.sse.initialization.failed",
+    "stream.replay.batch.failed",
+    "admin.stream.wipe.requested",
+    "admin.stream.wipe.succeeded",
+    "admin.stream.wipe.failed",
+    "admin.all.wipe.requested",
+    "admin.all.wipe.succeeded",
+    "admin.all.wipe.failed",
+    "admin.notification.delete.succeeded",
+    "admin.notification.delete.not_found",
+    "admin.notification.delete.invalid_id",
+    "admin.notification.delete.failed",
+    "auth.middleware.request.denied",
+    "auth.middleware.remote.validation.failed",
+    "auth.ecpds.check.allowed",
+    "auth.ecpds.check.denied",
+    "auth.ecpds.check.unavailable",
+    "auth.ecpds.check.error",
+    "auth.ecpds.fetch.failed",
+    "backend.in_memory.topic.evicted",
+    "backend.jetstream.connection.retry",
+    "backend.jetstream.stream.create.succeeded",
+    "backend.jetstream.subscription.failed",
+]
 
 
 def used_names() -> Iterator[tuple[str, str]]:

@@ -57,7 +57,8 @@ def test_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "text", "number"), [(5, "TRACE", 1), (10, "DEBUG", 5), (20, "INFO", 9), (30, "WARN", 13), (40, "ERROR", 17)]
+    ("level", "text", "number"),
+    [(5, "TRACE", 1), (10, "DEBUG", 5), (20, "INFO", 9), (30, "WARN", 13), (40, "ERROR", 17)],
 )
 def test_severities(level: int, text: str, number: int) -> None:
     line = as_json(record(level=level))

@@ -16,7 +16,10 @@ from tests.harness.client import body
 
 CONFIG: dict[str, Any] = {
     "application": {"host": "127.0.0.1", "port": 0},
-    "notification_backend": {"kind": "in_memory", "jetstream": {"token": "s3cr3t-token", "nats_url": "nats://u:hush@h"}},
+    "notification_backend": {
+        "kind": "in_memory",
+        "jetstream": {"token": "s3cr3t-token", "nats_url": "nats://u:hush@h"},
+    },
     "notification_schema_strict": False,
     "notification_schema": {
         "tide": {

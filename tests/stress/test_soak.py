@@ -1,4 +1,4 @@
-"""A short soak: clients of every kind come and go, and the server keeps nothing of them. `bench/soak.py` has the long form."""
+"""A short soak: clients of every kind come and go, and the server keeps nothing of them; `bench/soak.py` is longer."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ __all__ = ["backup", "restore"]
 def backup(dest: Path, file: Path | None, path: Path | None, as_json: bool) -> None:
     """Copy the sqlite log to the file DEST, while the server runs or not.
 
-    The copy is the log as it was at one moment. The server goes on meanwhile. DEST must not exist; it appears only when it
-    is complete and was checked.
+    The copy is the log as it was at one moment. The server goes on meanwhile. DEST must not exist; it appears only
+    when it is complete and was checked.
 
     \b
     Examples:
@@ -59,8 +59,8 @@ def backup(dest: Path, file: Path | None, path: Path | None, as_json: bool) -> N
 def restore(src: Path, file: Path | None, path: Path | None, advance: int, as_json: bool) -> None:
     """Make a sqlite log from the copy SRC, where there is none.
 
-    Refuses if the directory holds a log already or if a server uses it. What was published after the copy was taken is lost, and its
-    sequences would be given out a second time: with --advance numbering goes on further up, so that
+    Refuses if the directory holds a log already or if a server uses it. What was published after the copy was taken
+    is lost, and its sequences would be given out a second time: with --advance numbering goes on further up, so that
     clients who have seen them miss nothing.
 
     \b

@@ -15,7 +15,9 @@ _SECONDS = 2.0
 
 @click.command()
 @url_option
-@click.option("--ready", is_flag=True, help="Ask whether it can take and deliver notifications, not only whether it lives.")
+@click.option(
+    "--ready", is_flag=True, help="Ask whether it can take and deliver notifications, not only whether it lives."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer.")
 def health(url: str | None, ready: bool, as_json: bool) -> None:
     """Ask a running server how it is; for the health checks of containers and supervisors.

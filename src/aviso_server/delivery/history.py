@@ -33,10 +33,11 @@ class Piece(msgspec.Struct, frozen=True):
 class History:
     """Reads what a stream holds, piece by piece, as fast as the reader takes it."""
 
-    def __init__(self, log: Log, executor: Executor, operations: Operations) -> None:
+    def __init__(self, log: Log, executor: Executor, spatial: Executor, operations: Operations) -> None:
         self._log = log
         self._operations = operations
         self._executor = executor
+        self._spatial = spatial  # tests of areas may take long: they do not hold up the others
 
     async def start_of(self, stream: str, span: Span) -> int:
         """The first sequence that a span means."""
@@ -74,7 +75,12 @@ class History:
             return Piece(b"", 0, found.next)
         loop = asyncio.get_running_loop()
         data, count, more = await loop.run_in_executor(
-            self._executor, select_and_render, found.notifications, wanted, render, room
+            self._executor if wanted.area is None else self._spatial,
+            select_and_render,
+            found.notifications,
+            wanted,
+            render,
+            room,
         )
         return Piece(data, count, found.next, more)
 

@@ -32,6 +32,7 @@ GENERIC = "generic"
 _FIRST_BATCH = 100  # small, so that the first notification is out soon
 _LARGEST_BATCH = 4096
 _READERS = 4
+_SPATIAL_READERS = 2
 _MOST_RENDERERS = 1024  # generic event types come and go
 _LIFETIMES = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400)  # seconds
 
@@ -67,7 +68,8 @@ class Hub:
         self._event_types = frozenset(event_types)
         self._base_url = base_url
         self._executor = ThreadPoolExecutor(_READERS, thread_name_prefix="render")
-        self.history = History(log, self._executor, operations or Operations())
+        self._spatial = ThreadPoolExecutor(_SPATIAL_READERS, thread_name_prefix="areas")
+        self.history = History(log, self._executor, self._spatial, operations or Operations())
         self._tails: dict[str, Tail] = {}
         self._opening: dict[str, asyncio.Task[Tail]] = {}
         self._renderers: dict[str, Renderer] = {}
@@ -96,7 +98,8 @@ class Hub:
             self.release(stream)
         if self._turning is not None:
             self._turning.cancel()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._executor, self._spatial):
+            executor.shutdown(wait=False, cancel_futures=True)
 
     async def watcher(self, wanted: Filter, outlet: Outlet, request_id: str) -> Watcher:
         """A watcher whose position lies behind everything that is stored now; LogError if it cannot be live."""
@@ -214,7 +217,7 @@ class Hub:
                 self.renderer(wanted.event_type),
                 wanted.positional,
                 self.log,
-                self._executor,
+                self._spatial,
                 self.pace.buffer_bytes,
                 self.flow("watch", wanted.event_type),
                 self._tail_lost,

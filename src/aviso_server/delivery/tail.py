@@ -29,6 +29,8 @@ _RECENT_BYTES = 8 * 1024 * 1024
 _WRITES_PER_TURN = 256  # then other requests get their turn
 _EAGER_WRITES_PER_TURN = 32  # sooner, while little waits for the next pass: one long write costs less than many short
 _ENOUGH = 16  # notifications
+_QUEUE_COUNT = 65_536  # what may wait for a sweep; beyond that the watchers read it from the log
+_QUEUE_BYTES = 64 * 1024 * 1024
 _COSTLY = 50_000  # edge pairs, about two milliseconds; more than that are compared outside of the event loop
 _MOST_EFFORT = 512  # of one join: about a millisecond
 
@@ -79,6 +81,7 @@ class Tail:
         self._index: FilterIndex[Channel] = FilterIndex()
         self._channels: dict[Filter, Channel] = {}
         self._queue: list[Notification] = []
+        self._queue_bytes = 0
         self._arrived = asyncio.Event()
         self._recent: deque[Notification] = deque()
         self._recent_bytes = 0
@@ -155,7 +158,31 @@ class Tail:
 
     def _feed(self, notifications: Sequence[Notification]) -> None:
         self._queue.extend(notifications)
+        self._queue_bytes += sum([len(each.payload) for each in notifications])
+        if len(self._queue) > _QUEUE_COUNT or self._queue_bytes > _QUEUE_BYTES:
+            self._overrun()
         self._arrived.set()
+
+    def _overrun(self) -> None:
+        """More waits than memory should hold: forget it, and let every watcher read it from the log."""
+        logger.warning(
+            "%d notifications waited for delivery; the watchers read them from the log",
+            len(self._queue),
+            extra={"event": "stream.live.overrun", "stream": self.stream},
+        )
+        self._taken = self._queue[-1].sequence
+        self._known_from = self._taken + 1
+        self._queue, self._queue_bytes = [], 0
+        self._recent.clear()
+        self._recent_bytes = 0
+        for channel in list(self._channels.values()):
+            self._set_aside(channel)
+
+    def _set_aside(self, channel: Channel) -> None:
+        """The watchers of the channel go on by themselves, from the log; what was found for them is found there."""
+        channel.frames = []
+        for watcher in list(channel.members):
+            watcher.fall_behind()
 
     def _lose(self, reason: str) -> None:
         """The log cannot hand on everything any longer: whoever relies on this tail has to begin anew."""
@@ -178,7 +205,7 @@ class Tail:
 
     def _take(self) -> Sequence[Notification]:
         """The newly arrived ones; from this moment newcomers find them among the recent ones."""
-        batch, self._queue = self._queue, []
+        batch, self._queue, self._queue_bytes = self._queue, [], 0
         batch = [each for each in batch if each.sequence > self._taken]
         if not batch:
             return batch
@@ -194,25 +221,32 @@ class Tail:
 
     async def _pass_on(self, batch: Sequence[Notification]) -> None:
         touched: dict[Channel, None] = {}
+        too_slow: dict[Channel, None] = {}
         for each in batch:
             if not self._channels:
                 break
             view = View(each, self._positional)
             self.flow.examined += 1
             sure, doubtful = self._index.candidates(view)
-            if doubtful and _costly(view, doubtful):
-                loop = asyncio.get_running_loop()
-                sure += await loop.run_in_executor(self._executor, _passing, view, doubtful)
-            elif doubtful:
-                sure += _passing(view, doubtful)
+            if doubtful:
+                costs = _costs(view, doubtful)
+                too_slow.update((channel, None) for channel, needed in costs.items() if needed > _COSTLY)
+                doubtful = [channel for channel in doubtful if channel not in too_slow]
+                if sum(costs.values()) > _COSTLY:
+                    loop = asyncio.get_running_loop()
+                    sure += await loop.run_in_executor(self._executor, _passing, view, doubtful)
+                else:
+                    sure += _passing(view, doubtful)
             if sure:
                 self.flow.matched += len(sure)
                 frame = self._renderer.frame(LIVE, each)
                 for channel in sure:
                     channel.frames.append((each.sequence, frame))
                     touched[channel] = None
+        for channel in too_slow:
+            self._set_aside(channel)  # so that nobody else waits for the tests of large areas
         written = 0
-        for members, frames in [channel.take() for channel in touched]:
+        for members, frames in [channel.take() for channel in touched if channel.frames]:
             chunk = b"".join([frame for _, frame in frames])
             for watcher in members:
                 watcher.offer(frames, chunk)
@@ -233,9 +267,10 @@ def _effort(wanted: Filter, notification: Notification) -> int:
     return 1 + (vertices + 8) * len(notification.identifier) // 8192
 
 
-def _costly(view: View, doubtful: list[Channel]) -> bool:
-    shape = view.shape if any(channel.wanted.area is not None for channel in doubtful) else None
+def _costs(view: View, doubtful: list[Channel]) -> dict[Channel, int]:
+    """How many pairs of edges the test of each area may have to compare."""
+    areas = {channel: channel.wanted.area for channel in doubtful if isinstance(channel.wanted.area, Polygon)}
+    shape = view.shape if areas else None
     if shape is None:
-        return False
-    areas = (channel.wanted.area for channel in doubtful)
-    return sum(cost(shape, area) for area in areas if isinstance(area, Polygon)) > _COSTLY
+        return {}
+    return {channel: cost(shape, area) for channel, area in areas.items()}

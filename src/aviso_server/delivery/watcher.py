@@ -119,7 +119,19 @@ class Watcher:
         self.position = offered[-1][0] + 1
         self._add(offered, chunk)
         if self._backlog_bytes > self._hub.buffer_bytes:
-            self._fall_behind()
+            self.fall_behind()
+
+    def fall_behind(self) -> None:
+        """Give up what waits and being live: go on from the log, which has it all."""
+        self.flow.fell_behind += 1
+        if self._backlog:
+            self.position = self._backlog[0][0][0][0]
+            self._backlog.clear()
+            self._backlog_bytes = 0
+        self._behind = True
+        self.tail.leave(self)
+        if self._worker is None and not self._ended:
+            self._employ(self._catch_up)
 
     def tick(self, now: float) -> float | None:
         """Show that the connection is alive, or end it when its time has come."""
@@ -170,15 +182,6 @@ class Watcher:
             return
         self._backlog.append((added, chunk))
         self._backlog_bytes += len(chunk)
-
-    def _fall_behind(self) -> None:
-        """Give the backlog up; the log has it all."""
-        self.flow.fell_behind += 1
-        self.position = self._backlog[0][0][0][0]
-        self._backlog.clear()
-        self._backlog_bytes = 0
-        self._behind = True
-        self.tail.leave(self)
 
     def _write(self, chunk: bytes, last: bool = False) -> None:
         if last:

@@ -99,7 +99,8 @@ class App:
         if scope["type"] != "http":
             return
         if not self._measuring:
-            return await self._answer(scope, receive, send)
+            await self._answer(scope, receive, send)
+            return
         measured = Measured(self._service.tally, scope, send)
         try:
             await self._answer(scope, receive, measured)

@@ -19,6 +19,15 @@ __all__ = ["metrics_served"]
 class _Server(uvicorn.Server):
     """uvicorn without a say in signals: the main server decides when to leave."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets)
+        self.listens.set()
+
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
@@ -44,8 +53,7 @@ async def metrics_served(service: Service, listening: socket.socket) -> AsyncIte
     )
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="metrics")
     try:
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.01)
+        await server.listens.wait()
         yield
     finally:
         server.should_exit = True

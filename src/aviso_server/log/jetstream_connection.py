@@ -82,7 +82,7 @@ class Connection:
     """Connects, stays connected as the options say, and lets everyone know when it could not."""
 
     def __init__(self, options: BrokerOptions) -> None:
-        self.level = 0  # of the broker's JetStream API: 1 knows batched direct gets, 2 atomic batches
+        self.level = 0  # of the broker's JetStream API: 1 knows batched direct gets, 3 atomic batches with ids
         self.on_change: list[Callable[[], None]] = []  # called after each loss and each return of the connection
         self.closed_for_good = False
         self._options = options

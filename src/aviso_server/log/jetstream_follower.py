@@ -182,6 +182,8 @@ class StreamFollower:
                 )
                 self._lose(str(error))
                 if self._connection.closed_for_good:
+                    if not started.done():
+                        started.set_exception(LogUnavailable(str(error)))
                     self._started = None
                     return
             except _Again as error:

@@ -145,7 +145,7 @@ class Reader:
 
         reply, future = self._connection.expect(take)
         try:
-            request = {"seq": start, "batch": count, "max_bytes": _BATCH_BYTES}
+            request = {"seq": start, "next_by_subj": ">", "batch": count, "max_bytes": _BATCH_BYTES}
             await self._connection.publish(f"$JS.API.DIRECT.GET.{info.name}", msgspec.json.encode(request), reply)
             while not future.done():
                 if not heard:

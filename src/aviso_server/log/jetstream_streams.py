@@ -22,7 +22,7 @@ NO_STREAM = 10059
 NO_MESSAGE = 10037
 NAME_IN_USE = 10058
 
-_ATOMIC_LEVEL = 2
+_ATOMIC_LEVEL = 3  # older ones refuse message ids in a batch
 _BATCH_LEVEL = 1
 _RECONCILED = (
     "subjects",

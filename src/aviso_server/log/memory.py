@@ -23,6 +23,8 @@ __all__ = ["MemoryLog"]
 
 _logger = logging.getLogger(__name__)
 
+BATCH_BYTES = 16 * 1024 * 1024  # no batch holds more than about this, unless it is one large notification
+
 
 class MemoryLog:
     """Notifications in memory, gone when the process ends."""
@@ -94,7 +96,9 @@ class MemoryLog:
         """Up to `limit` notifications with start <= sequence <= end, ascending."""
         self._check_open()
         found = self._stream(stream).run(start, end, max(1, limit))
-        done = len(found) < max(1, limit) or found[-1].sequence >= end
+        whole = _within(found, BATCH_BYTES)
+        done = len(whole) == len(found) and (len(found) < max(1, limit) or found[-1].sequence >= end)
+        found = whole
         next_sequence = max(start, end + 1) if done else found[-1].sequence + 1
         if box is not None:
             found = [one for one in found if one.box is not None and one.box.overlaps(box)]
@@ -265,3 +269,13 @@ def _size(notification: Notification) -> int:
 
 
 _NEVER_USED = _Stream()
+
+
+def _within(notifications: list[Notification], limit: int) -> list[Notification]:
+    """The first of them, as many as fit into so many bytes, one at the least."""
+    size = 0
+    for place, notification in enumerate(notifications):
+        size += len(notification.identifier) + len(notification.payload)
+        if size > limit and place:
+            return notifications[:place]
+    return notifications

@@ -48,7 +48,9 @@ def back_up(directory: Path, target: Path, progress: Progress | None = None) -> 
     began = time.monotonic()
     draft = _draft(target)
     try:
-        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as reading:
+        with closing(
+            sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        ) as reading:
             # One moment for the whole copy: without it, every write of the server would make the copy begin anew.
             reading.execute("BEGIN")
             reading.execute("SELECT count(*) FROM catalogue").fetchone()
@@ -161,4 +163,3 @@ def _refuse_to_overwrite(target: Path) -> None:
         found = target.with_name(target.name + end)
         if found.exists():
             raise LogDamaged(f"'{found}' exists: restore only into a directory without a log, or move it away first")
-

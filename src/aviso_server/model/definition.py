@@ -95,7 +95,11 @@ def _check_names(fields: Mapping[str, Field], topic: Topic | None, problems: lis
     if "point" in fields:
         problems.append(Problem("identifier.point", "this name is reserved for filters; use another one"))
     for place, key in enumerate(topic.key_order if topic else ()):
-        if key not in fields and not any(problem.key.startswith(f"identifier.{key}") for problem in problems):
+        # a field whose definition was refused is declared all the same
+        refused = any(
+            problem.key == f"identifier.{key}" or problem.key.startswith(f"identifier.{key}.") for problem in problems
+        )
+        if key not in fields and not refused:
             problems.append(Problem("topic.key_order", f"'{key}' is not declared under identifier", declared))
         if topic and key in topic.key_order[:place]:
             problems.append(Problem("topic.key_order", f"'{key}' is listed twice"))

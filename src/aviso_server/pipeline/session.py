@@ -12,7 +12,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from aviso_server.errors import PipelineError
 from aviso_server.pipeline.java import java_home
 from aviso_server.pipeline.source import register
 
@@ -26,14 +25,17 @@ def open_session(
 
     `folder` takes everything that Spark writes for itself: temporary files, the warehouse, its log. `master` is
     `local` (all cores), `local[2]`, a cluster's address, or `sc://host:port` for a Spark Connect server. `settings`
-    are Spark's and win over ours. The Java process ends with this process, even if that is killed.
+    are Spark's and win over ours. A process can have one session only: if it has one already, that one is returned as
+    it is. The Java process ends with this process, even if that is killed.
     """
     if master.startswith("sc://"):
         session = SparkSession.builder.remote(master).appName(name).getOrCreate()
         register(session)
         return session
-    if SparkContext._active_spark_context is not None:
-        raise PipelineError("this process has a Spark session already; there can be only one")
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        register(running)
+        return running
     folder = folder.resolve()
     for place in ("tmp", "warehouse"):
         (folder / place).mkdir(parents=True, exist_ok=True)
