@@ -2,6 +2,7 @@
 #
 #   make serve PORT=9000               another port
 #   make serve CONFIG=my-config.yaml   another configuration
+#   make serve BACKEND=jetstream       notifications on a broker that is started along, with its data in data/nats
 #   make test ARGS="-k topic -x"       some of the tests
 #   make setup PYTHON=/path/to/python  a Python of your choice
 
@@ -18,7 +19,8 @@ STAMP := $(VENV)/.made-from-pyproject-and-constraints
 
 # HOST counts only when given to make: some shells export it as the name of the machine.
 SERVE_ENV := $(if $(filter command,$(origin HOST)),AVISOSERVER_APPLICATION__HOST=$(HOST)) \
-  $(if $(PORT),AVISOSERVER_APPLICATION__PORT=$(PORT))
+  $(if $(PORT),AVISOSERVER_APPLICATION__PORT=$(PORT)) \
+  $(if $(filter-out jetstream,$(BACKEND)),AVISOSERVER_NOTIFICATION_BACKEND__KIND=$(BACKEND))
 
 help: ## Say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -42,8 +44,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-serve: setup ## Run the server on http://127.0.0.1:8000 (HOST=, PORT= and CONFIG= change that)
-	$(strip $(SERVE_ENV) $(BIN)/aviso-server serve --config $(CONFIG))
+serve: setup ## Run the server on http://127.0.0.1:8000 (HOST=, PORT=, CONFIG= and BACKEND= change that)
+	$(strip $(SERVE_ENV) $(BIN)/aviso-server serve --config $(CONFIG) $(if $(filter jetstream,$(BACKEND)),--local-broker data/nats))
 
 test: setup ## Run all tests (ARGS= goes to pytest)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)

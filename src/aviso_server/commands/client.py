@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ import httpx
 
 from aviso_server.commands.output import fail
 
-__all__ = ["DEFAULT_URL", "connected", "refusal", "url_option"]
+__all__ = ["DEFAULT_URL", "connected", "credentials", "refusal", "token_option", "url_option", "user_option"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -38,12 +39,33 @@ url_option = click.option(
 )
 
 
+token_option = click.option(
+    "--token", metavar="JWT", envvar="AVISO_TOKEN", help="Bearer token to show to the server.  [env: AVISO_TOKEN]"
+)
+user_option = click.option(
+    "--user", metavar="NAME:PASSWORD", envvar="AVISO_USER", help="Name and password to show.  [env: AVISO_USER]"
+)
+
+
+def credentials(token: str | None, user: str | None) -> dict[str, str]:
+    """The headers that say who is asking; none if neither was given."""
+    if token and user:
+        raise click.UsageError("--token and --user exclude each other")
+    if token:
+        return {"authorization": f"Bearer {token}"}
+    if user:
+        if ":" not in user:
+            raise click.BadParameter("expected NAME:PASSWORD", param_hint="--user")
+        return {"authorization": f"Basic {b64encode(user.encode()).decode()}"}
+    return {}
+
+
 @contextmanager
-def connected(url: str) -> Iterator[httpx.Client]:
+def connected(url: str, headers: Mapping[str, str] | None = None) -> Iterator[httpx.Client]:
     """A client of the server at `url`; ends the command with a clear word if the server is away."""
     proxies = urlsplit(url).hostname not in _LOOPBACK
     try:
-        with httpx.Client(base_url=url, timeout=_TIMEOUT, trust_env=proxies) as client:
+        with httpx.Client(base_url=url, timeout=_TIMEOUT, trust_env=proxies, headers=headers) as client:
             yield client
     except httpx.ConnectError:
         fail(f"no server answers at {url}; start one with 'aviso-server serve' or name another with --url")

@@ -9,10 +9,18 @@ import click
 import httpx
 import msgspec
 
-from aviso_server.commands.client import DEFAULT_URL, connected, refusal, url_option
-from aviso_server.model.event_stream import Frame, frames
+from aviso_server.commands.client import (
+    DEFAULT_URL,
+    connected,
+    credentials,
+    refusal,
+    token_option,
+    url_option,
+    user_option,
+)
 from aviso_server.commands.output import fail, printable
 from aviso_server.commands.progress import Progress
+from aviso_server.model.event_stream import Frame, frames
 
 __all__ = ["replay"]
 
@@ -35,6 +43,8 @@ class _Event(msgspec.Struct, frozen=True):
 @click.argument("event_type")
 @click.argument("fields", nargs=-1, metavar="[KEY=VALUE]...")
 @url_option
+@token_option
+@user_option
 @click.option("--from", "start", default="0", metavar="ID|DATE", help="First notification.  [default: the oldest]")
 @click.option("--to", "end", metavar="ID|DATE", help="Last notification, included.  [default: the newest]")
 @click.option("--filter", "filter_text", metavar="JSON", help="The identifier to ask for, as a JSON object.")
@@ -43,6 +53,8 @@ def replay(
     event_type: str,
     fields: tuple[str, ...],
     url: str | None,
+    token: str | None,
+    user: str | None,
     start: str,
     end: str | None,
     filter_text: str | None,
@@ -69,7 +81,7 @@ def replay(
         **(_limit("to", end, "T23:59:59.999999999Z") if end is not None else {}),
     }
     with (
-        connected(url or DEFAULT_URL) as client,
+        connected(url or DEFAULT_URL, credentials(token, user)) as client,
         client.stream("POST", "/api/v1/replay", json=request) as response,
         Progress() as progress,
     ):

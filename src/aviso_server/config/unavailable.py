@@ -24,7 +24,6 @@ def _when(key: str, is_on: Callable[[Settings], bool]) -> Keys:
 
 
 FEATURES: dict[str, Keys] = {
-    "OTLP log export": _when("logging.otlp.enabled", lambda settings: settings.logging.otlp.enabled),
     "the archive": _when("archive.enabled", lambda settings: settings.archive.enabled),
 }
 """Each feature with the keys that ask for it."""

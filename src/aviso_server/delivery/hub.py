@@ -15,7 +15,7 @@ from aviso_server.delivery.frames import Reason
 from aviso_server.delivery.history import History, Piece
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.delivery.replay import Replay
-from aviso_server.delivery.tail import Tail
+from aviso_server.delivery.tail import Passed, Tail
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.delivery.wheel import Wheel
 from aviso_server.errors import LogUnavailable
@@ -62,6 +62,7 @@ class Hub:
         self.log = log
         self.pace = pace
         self.clock = clock
+        self.on_passed: Passed | None = None  # told what live watchers were handed
         self.open_streams: set[Watcher | Replay] = set()
         self.flows: dict[tuple[Endpoint, str], Flow] = {}
         self.lifetimes: dict[Endpoint, Histogram] = {"watch": Histogram(_LIFETIMES), "replay": Histogram(_LIFETIMES)}
@@ -222,6 +223,7 @@ class Hub:
                 self.flow("watch", wanted.event_type),
                 self._tail_lost,
             )
+            tail.on_passed = self.on_passed
             await tail.open()
             if tail.lost:
                 tail.close()

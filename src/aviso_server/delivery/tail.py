@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -20,7 +21,7 @@ from aviso_server.model.notification import Notification
 if TYPE_CHECKING:
     from aviso_server.delivery.watcher import Watcher
 
-__all__ = ["Channel", "Frames", "Tail"]
+__all__ = ["Channel", "Frames", "Passed", "Tail"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,9 @@ _QUEUE_COUNT = 65_536  # what may wait for a sweep; beyond that the watchers rea
 _QUEUE_BYTES = 64 * 1024 * 1024
 _COSTLY = 50_000  # edge pairs, about two milliseconds; more than that are compared outside of the event loop
 _MOST_EFFORT = 512  # of one join: about a millisecond
+
+Passed = Callable[[str, Sequence[Notification], int], None]
+"""Called with a stream, the notifications that were handed on and the time when that began."""
 
 Frames = Sequence[tuple[int, bytes]]
 """Rendered notifications with their sequences, ascending."""
@@ -77,6 +81,7 @@ class Tail:
         self._executor = executor
         self._backlog_limit = backlog_limit // 2
         self.flow = flow
+        self.on_passed: Passed | None = None  # told what was handed on, and when that began
         self._on_lost = on_lost
         self._index: FilterIndex[Channel] = FilterIndex()
         self._channels: dict[Filter, Channel] = {}
@@ -196,7 +201,10 @@ class Tail:
             await self._arrived.wait()
             self._arrived.clear()
             try:
-                await self._pass_on(self._take())
+                batch, began = self._take(), time.time_ns()
+                await self._pass_on(batch)
+                if self.on_passed is not None:
+                    self.on_passed(self.stream, batch, began)
             except Exception:
                 logger.exception("delivery failed", extra={"event": "stream.live.failed", "stream": self.stream})
                 for channel in list(self._channels.values()):

@@ -28,7 +28,11 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
     body = await read_body(scope, receive, service.settings.limits.max_body_bytes)
     counted = _Counted(service.tally)
     try:
-        stored = await _store(service, scope, body, request_id, counted)
+        if service.traces is None:
+            stored = await _store(service, scope, body, request_id, counted)
+        else:
+            with service.traces.publish(scope, request_id):
+                stored = await _store(service, scope, body, request_id, counted)
     except RequestError as error:
         counted.end("rejected" if isinstance(error, UnknownEventType) else "error")
         service.limits.note_invalid(error)
@@ -76,7 +80,12 @@ async def _store(service: Service, scope: Any, body: bytes, request_id: str, cou
     service.limits.check_identifier(request.identifier, len(body))
     draft = event_type.check(request.identifier, request.payload)
     with service.operations.timed("publish"):
-        return await service.log.append(draft)
+        if service.traces is None:
+            return await service.log.append(draft)
+        with service.traces.commit(draft.stream, service.log.kind):
+            stored = await service.log.append(draft)
+    service.traces.stored(draft.stream, stored)
+    return stored
 
 
 class _Counted:

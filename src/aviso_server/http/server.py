@@ -28,6 +28,7 @@ from aviso_server.http.app import App
 from aviso_server.http.metrics_server import metrics_served
 from aviso_server.http.service import Service
 from aviso_server.http.slow_clients import limited_connection
+from aviso_server.http.traces import start_traces
 from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite import SqliteLog
@@ -60,7 +61,10 @@ def make_log(settings: Settings) -> Log:
 
 def run(settings: Settings, ready_file: Path | None = None) -> int:
     """Serve until told to stop; the exit code of the process."""
-    logs.configure(settings)
+    try:
+        logs.configure(settings)
+    except ImportError:
+        return _failed("startup.otlp.failed", logs.NOT_INSTALLED)
     _log_configuration(settings)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL)
@@ -69,8 +73,11 @@ def run(settings: Settings, ready_file: Path | None = None) -> int:
         listening = _bind(host, port)
     except OSError as error:
         return _failed("startup.server.failed", f"cannot listen on {host}:{port}: {error}")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, listening, ready_file))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(settings, listening, ready_file))
+    finally:
+        logs.finish()
 
 
 async def _serve(settings: Settings, listening: socket.socket, ready_file: Path | None) -> int:
@@ -81,6 +88,9 @@ async def _serve(settings: Settings, listening: socket.socket, ready_file: Path 
         listening.close()
         return _failed("startup.backend.failed", str(error))
     service = Service(settings, log)
+    if settings.logging.otlp.enabled:
+        traces = start_traces(settings.logging.otlp, settings.deployment)
+        service.trace(traces)
     try:
         async with AsyncExitStack() as beside:
             if settings.metrics.enabled:
@@ -99,6 +109,8 @@ async def _serve(settings: Settings, listening: socket.socket, ready_file: Path 
         await service.hub.stop()
         await service.close()
         await log.close()
+        if service.traces is not None:
+            await asyncio.to_thread(service.traces.close)
     logger.info("server stopped", extra={"event": "startup.server.stopped"})
     return 0
 

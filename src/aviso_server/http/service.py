@@ -16,6 +16,7 @@ from aviso_server.http.ecpds import EcpdsPlugin
 from aviso_server.http.limits import Limits
 from aviso_server.http.openapi import document
 from aviso_server.http.tally import Tally
+from aviso_server.http.traces import Traces
 from aviso_server.log.base import Log
 from aviso_server.model.schema import Catalogue
 
@@ -49,11 +50,17 @@ class Service:
             self.catalogue.event_types.keys(),
             self.operations,
         )
+        self.traces: Traces | None = None
         auth, streams = settings.auth, settings.stream_auth
         self.gate = Gate(auth, streams, self.catalogue) if auth.enabled else None
         has_plugin = auth.enabled and any("ecpds" in stream.plugins for stream in streams.values())
         self.ecpds = EcpdsPlugin(settings.ecpds, streams) if has_plugin else None
         self.connections: Callable[[], int] = lambda: 0  # how many clients are connected; the server knows
+
+    def trace(self, traces: Traces) -> None:
+        """From now on follow notifications from publish to delivery."""
+        self.traces = traces
+        self.hub.on_passed = traces.passed_on
 
     def label(self, event_type: str) -> str:
         """What an event type is called in metrics: names that nobody configured are all one."""

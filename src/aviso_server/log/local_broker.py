@@ -41,12 +41,13 @@ def find_broker() -> Path:
 class LocalBroker:
     """One broker process with its data in a directory. Its ports stay the same when it is started again."""
 
-    def __init__(self, directory: Path, name: str = "", sync_always: bool = False) -> None:
+    def __init__(self, directory: Path, name: str = "", sync_always: bool = False, more: str = "") -> None:
         self.directory = directory
         self.name = name or directory.name
         self.port = -1  # any free one
         self.cluster_port = 0
         self._sync_always = sync_always
+        self._more = more  # configuration of its own, such as who may connect
         self._cluster: Sequence[LocalBroker] = ()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -95,6 +96,7 @@ class LocalBroker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                start_new_session=True,  # Ctrl-C is for the server, which needs the broker until it has ended
             )
         ports = self.directory / f"nats-server_{self._process.pid}.ports"
         deadline = time.monotonic() + _START_SECONDS
@@ -142,6 +144,8 @@ class LocalBroker:
             + (", sync_interval: always" if self._sync_always else "")
             + " }",
         ]
+        if self._more:
+            lines.append(self._more)
         if self._cluster:
             routes = [f"nats://127.0.0.1:{other.cluster_port}" for other in self._cluster]
             lines.append(

@@ -40,6 +40,7 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "stream.replay.batch.failed": ("error", "History could not be read; the stream was closed with an error."),
     "stream.live.lost": ("error", "The log cannot feed live streams any longer; they were closed."),
     "stream.live.failed": ("error", "Handing on new notifications failed; the streams were closed."),
+    "stream.live.overrun": ("warn", "More waited for delivery than memory should hold; watchers read from the log."),
     "stream.heartbeat.failed": ("error", "A heartbeat could not be sent."),
     "stream.watcher.lagged": ("warn", "A watcher fell behind what the log keeps and was closed."),
     # Administration
