@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from bench import fanout, latency, matching, memory, publish, replay
+from bench import fanout, jetstream, latency, matching, memory, publish, replay
 from bench.machine import Bench
 from bench.table import Row, show
 
@@ -21,6 +21,7 @@ BENCHES: dict[str, Callable[[Bench, bool], list[Row]]] = {
     "replay": replay.run,
     "memory": memory.run,
     "latency": latency.run,
+    "jetstream": jetstream.run,
 }
 
 

@@ -21,6 +21,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "model": frozenset(),
     "counts": frozenset(),
     "log": frozenset({"model", "counts"}),
+    "pipeline": frozenset({"model"}),
     "delivery": frozenset({"model", "log", "counts"}),
     "config": frozenset({"model", "log"}),
     "logs": frozenset({"config"}),
@@ -157,6 +158,8 @@ def test_module_promises_what_it_offers(path: Path) -> None:
         ("delivery", "import aviso_server.http", "delivery must not import aviso_server.http"),
         ("config", "from aviso_server.log.sqlite import SqliteLog", "config may know aviso_server.log.base"),
         ("http", "from aviso_server.cli import main", "http must not import aviso_server.cli"),
+        ("http", "import aviso_server.pipeline.session", "http must not import aviso_server.pipeline.session"),
+        ("pipeline", "from aviso_server.log.base import Log", "pipeline must not import aviso_server.log.base"),
         ("log", "from . import base", ". is relative"),
     ],
 )

@@ -27,8 +27,10 @@ from tests.model.event_types import CLOUD, EXTREME, POLYGON, PROBE, SQUARE, even
 
 LATITUDES = st.floats(-90, 90)
 LONGITUDES = st.floats(-180, 180)
-RINGS = st.lists(st.tuples(LATITUDES, LONGITUDES), min_size=3, max_size=12).map(Polygon.closed).filter(
-    lambda ring: ring.vertices >= 4
+RINGS = (
+    st.lists(st.tuples(LATITUDES, LONGITUDES), min_size=3, max_size=12)
+    .map(Polygon.closed)
+    .filter(lambda ring: ring.vertices >= 4)
 )
 
 

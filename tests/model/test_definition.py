@@ -15,6 +15,7 @@ TEXT = {"type": "StringHandler", "required": True}
 def problems(definition: dict[str, Any]) -> list[tuple[str, str]]:
     built, found = build_event_type("mars", definition)
     assert (built is None) == bool(found)
+    assert all(problem.accepted for problem in found), "every problem says what is accepted"
     return [(problem.key, f"{problem.message} {problem.accepted}") for problem in found]
 
 
@@ -50,17 +51,22 @@ def test_without_topic_the_name_is_the_base_and_keys_are_sorted() -> None:
     [
         (None, "identifier", "must be present"),
         ([], "identifier", "must be present"),
-        ({"a": "StringHandler"}, "identifier.a", "must be a mapping"),
+        ({"a": "StringHandler"}, "identifier.a", "a mapping with type and required"),
         ({"a": {"required": True}}, "identifier.a.type", "unknown field type None"),
         ({"a": {"type": "Nope", "required": True}}, "identifier.a.type", "'Nope'"),
-        ({"a": {"type": "StringHandler"}}, "identifier.a", "required"),
-        ({"a": {**TEXT, "max_lenght": 5}}, "identifier.a", "max_lenght"),
-        ({"a": {**TEXT, "max_length": "x"}}, "identifier.a", "max_length"),
-        ({"a": {**TEXT, "max_length": 0}}, "identifier.a.max_length", "at least 1"),
-        ({"a": {"type": "EnumHandler", "required": True}}, "identifier.a", "values"),
+        ({"a": {"type": "StringHandler"}}, "identifier.a.required", "must be present true or false"),
+        ({"a": {**TEXT, "max_lenght": 5}}, "identifier.a.max_lenght", "unknown key required, description, max_length"),
+        ({"a": {**TEXT, "max_length": "x"}}, "identifier.a.max_length", "a whole number"),
+        ({"a": {**TEXT, "max_length": 0}}, "identifier.a.max_length", "1 or more"),
+        ({"a": {"type": "EnumHandler", "required": True}}, "identifier.a.values", "must be present a list of texts"),
+        (
+            {"a": {"type": "EnumHandler", "required": True, "values": ["x", {"y": 1}]}},
+            "identifier.a.values[1]",
+            "a list of texts",
+        ),
         ({"a": {"type": "IntHandler", "required": True, "range": [7, 1]}}, "identifier.a.range", "min <= max"),
         ({"a": {"type": "FloatHandler", "required": True, "range": [2.5, 1]}}, "identifier.a.range", "min <= max"),
-        ({"a": {"type": "IntHandler", "required": True, "range": [1]}}, "identifier.a", "range"),
+        ({"a": {"type": "IntHandler", "required": True, "range": [1]}}, "identifier.a.range", "two whole numbers"),
         (
             {"a": {"type": "DateHandler", "required": True, "canonical_format": "%d.%m."}},
             "identifier.a.canonical_format",
@@ -76,7 +82,7 @@ def test_without_topic_the_name_is_the_base_and_keys_are_sorted() -> None:
         (
             {"point_cloud": {"type": "PointCloudHandler", "required": True, "max_points": 0}},
             "identifier.point_cloud.max_points",
-            "[1, 10000]",
+            "from 1 to 10000",
         ),
         (
             {
@@ -103,13 +109,15 @@ def test_unknown_field_types_are_answered_with_the_known_ones() -> None:
     [
         ({"topic": {"base": "m", "key_order": ["b"]}}, "topic.key_order", "'b' is not declared"),
         ({"topic": {"base": "m", "key_order": ["a", "a"]}}, "topic.key_order", "listed twice"),
-        ({"topic": {"key_order": ["a"]}}, "topic", "base"),
-        ({"topic": {"base": "m"}}, "topic", "key_order"),
-        ({"topic": "m"}, "topic", "expected"),
-        ({"payload": {}}, "payload", "required"),
-        ({"payload": {"required": True, "type": "x"}}, "payload", "type"),
-        ({"max_historical_notifications": 0}, "max_historical_notifications", "positive"),
-        ({"max_historical_notifications": "many"}, "max_historical_notifications", "int"),
+        ({"topic": {"key_order": ["a"]}}, "topic.base", "must be present text"),
+        ({"topic": {"base": "m"}}, "topic.key_order", "must be present a list of texts"),
+        ({"topic": "m"}, "topic", "a mapping with base, key_order"),
+        ({"topic": {"base": "m", "key_order": ["a", []]}}, "topic.key_order[1]", "a list of texts"),
+        ({"payload": {}}, "payload.required", "must be present true or false"),
+        ({"payload": {"required": "maybe"}}, "payload.required", "true or false"),
+        ({"payload": {"required": True, "type": "x"}}, "payload.type", "unknown key required"),
+        ({"max_historical_notifications": 0}, "max_historical_notifications", "1 or more"),
+        ({"max_historical_notifications": "many"}, "max_historical_notifications", "a whole number"),
     ],
 )
 def test_problems_of_the_rest(members: dict[str, Any], key: str, words: str) -> None:

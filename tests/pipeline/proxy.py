@@ -1,4 +1,4 @@
-"""A proxy before a server under test: it keeps what was asked, and can make the server look older or its lines worse."""
+"""A proxy before a server under test: it keeps what was asked, and can make server and line look worse."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._forward()
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         pass
 
     def _forward(self) -> None:
@@ -82,10 +82,12 @@ class _Handler(BaseHTTPRequestHandler):
         members = json.loads(body) if body else None
         proxy.asked.append((self.path, members))
         if proxy.old and members and (newer := [name for name in NEWER_MEMBERS if name in members]):
-            return self._answer(400, {"code": "UNKNOWN_FIELD", "message": f"Unknown field '{newer[0]}'"})
+            self._answer(400, {"code": "UNKNOWN_FIELD", "message": f"Unknown field '{newer[0]}'"})
+            return
         publishing = self.path == "/api/v1/notification"
         if publishing and proxy.fail_with:
-            return self._answer(proxy.fail_with.pop(0), {"code": "SERVICE_UNAVAILABLE", "message": "not now"})
+            self._answer(proxy.fail_with.pop(0), {"code": "SERVICE_UNAVAILABLE", "message": "not now"})
+            return
         hidden = {"host", "connection"} | ({"accept", "prefer"} if proxy.plain else set())
         headers = {name: value for name, value in self.headers.items() if name.lower() not in hidden}
         upstream = http.client.HTTPConnection(proxy.server.host, proxy.server.port, timeout=30)

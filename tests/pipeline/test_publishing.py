@@ -101,7 +101,7 @@ def test_columns_become_fields(server: Server, proxy: Proxy) -> None:
 
 
 def test_identifiers_as_json_and_an_event_type_per_row(server: Server, proxy: Proxy) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"event_type": "tide", "identifier": '{"port": "a", "severity": 1, "version": "x"}', "payload": None},
         {"event_type": "anything", "identifier": '{"k": 1}', "payload": "[2]"},
     ]

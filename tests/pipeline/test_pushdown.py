@@ -164,7 +164,10 @@ def comparisons_on(column: str, values: st.SearchStrategy[Any]) -> st.SearchStra
 
 @given(
     st.lists(
-        comparisons_on("severity", SEVERITIES) | comparisons_on("anomaly", ANOMALIES) | comparisons_on("region", REGIONS), max_size=4
+        comparisons_on("severity", SEVERITIES)
+        | comparisons_on("anomaly", ANOMALIES)
+        | comparisons_on("region", REGIONS),
+        max_size=4,
     ),
     st.sampled_from(["north", "south"]),
     st.integers(1, 7),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from aviso_server.delivery import frames
-from aviso_server.delivery.forms import Bounds, Render
+from aviso_server.delivery.forms import ARROW, Bounds, Render
 from aviso_server.model.arrow import END_OF_STREAM, arrow_schema, batch_message, last_message, record_batch
 from aviso_server.model.columns import Column
 from aviso_server.model.notification import Notification
@@ -20,7 +20,7 @@ class ArrowStream:
     The metadata of the schema says what the replay is about to cover.
     """
 
-    content_type: ClassVar[bytes] = b"application/vnd.apache.arrow.stream"
+    content_type: ClassVar[str] = ARROW
     breaks_off: ClassVar[bool] = True
     watchful: ClassVar[bool] = True
 

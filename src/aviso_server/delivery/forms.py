@@ -12,7 +12,11 @@ from aviso_server.delivery import frames
 from aviso_server.model.cloudevent import REPLAY, Renderer
 from aviso_server.model.notification import Notification
 
-__all__ = ["Bounds", "EventStream", "Form", "JsonLines", "Render", "TableForm"]
+__all__ = ["ARROW", "EVENT_STREAM", "LINES", "Bounds", "EventStream", "Form", "JsonLines", "Render", "TableForm"]
+
+EVENT_STREAM = "text/event-stream"
+ARROW = "application/vnd.apache.arrow.stream"
+LINES = "application/x-ndjson"
 
 Render = Callable[[Sequence[Notification]], bytes]
 """Makes the bytes that a client gets of notifications; called outside of the event loop."""
@@ -56,7 +60,7 @@ class Form(Protocol):
 class TableForm(Form, Protocol):
     """A form that is asked for, with a content type of its own."""
 
-    content_type: ClassVar[bytes]
+    content_type: ClassVar[str]
 
     def opening(self, bounds: Bounds) -> bytes:
         """What comes before the notifications."""
@@ -93,7 +97,7 @@ class EventStream:
 class JsonLines:
     """One CloudEvent per line, then one line that says how it ended; for people and their tools."""
 
-    content_type: ClassVar[bytes] = b"application/x-ndjson"
+    content_type: ClassVar[str] = LINES
     breaks_off: ClassVar[bool] = True
     watchful: ClassVar[bool] = True
 

@@ -45,6 +45,8 @@ class Pace(msgspec.Struct, frozen=True):
     batch_size: int = 100  # what `replay_started` reports; the real batches only with a delay between them
     batch_delay: float = 0.0  # seconds
     buffer_bytes: int = 1024 * 1024  # what may wait for one client before it is caught up from the log
+    patience: float = 30.0  # seconds that a watcher, once its time is over, has to take what waits for it
+    stall: float = 3600.0  # seconds that a replay waits for a reader who takes nothing
 
 
 class Hub:
@@ -136,8 +138,10 @@ class Hub:
         replay = Replay(self, wanted, form, outlet, request_id)
         replay.flow.opened += 1
         self.open_streams.add(replay)
+        now = asyncio.get_running_loop().time()
         if until is not None:
-            self._wheel.add(replay, asyncio.get_running_loop().time() + self._seconds_to(until))
+            replay.deadline = now + self._seconds_to(until)
+        self._wheel.add(replay, min(replay.deadline, now + self.pace.stall))
         if self._leaving is not None:
             replay.close(self._leaving)
         return replay

@@ -6,19 +6,23 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Outlet", "Send"]
+__all__ = ["HangUp", "Outlet", "Send"]
 
 Send = Callable[[Any], Coroutine[Any, Any, None]]
 """The send callable of an ASGI server."""
+
+HangUp = Callable[[], None]
+"""Ends a connection at once, whatever still waits to be sent."""
 
 
 class Outlet:
     """Writes to one client, without a task and without waiting as long as the client keeps up."""
 
-    __slots__ = ("_send",)
+    __slots__ = ("_hang_up", "_send")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, hang_up: HangUp | None = None) -> None:
         self._send = send
+        self._hang_up = hang_up
 
     def write(self, chunk: bytes, last: bool = False) -> Awaitable[None] | None:
         """Hand over a chunk; None if it is on its way, else what to wait for before the next write."""
@@ -32,6 +36,11 @@ class Outlet:
     async def deliver(self, chunk: bytes, last: bool = False) -> None:
         """Hand over a chunk and wait until the client has room for another."""
         await self._send({"type": "http.response.body", "body": chunk, "more_body": not last})
+
+    def hang_up(self) -> None:
+        """Let go of a client that has stopped reading; what still waits for it is dropped."""
+        if self._hang_up is not None:
+            self._hang_up()
 
 
 class _Suspended:

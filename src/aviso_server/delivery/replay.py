@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
@@ -31,8 +32,10 @@ class Replay:
         "_closing",
         "_form",
         "_hub",
+        "_waiting_since",
         "_worker",
         "broken",
+        "deadline",
         "flow",
         "outlet",
         "request_id",
@@ -52,7 +55,9 @@ class Replay:
         self.flow = hub.flow(self.endpoint, wanted.event_type)
         self.since = time.monotonic()
         self.user: str | None = None  # who opened it, if known
+        self.deadline = math.inf  # when the reader's time is over
         self._hub = hub
+        self._waiting_since: float | None = None  # for the client to take something
         self._closing: frames.Reason | None = None
         self._worker: asyncio.Task[None] | None = None
 
@@ -64,10 +69,17 @@ class Replay:
         """End the stream before it is complete."""
         self._closing = reason
 
-    def tick(self, now: float) -> None:
-        """The time that the reader may have is over."""
-        if self._closing is None:
-            self.close("max_duration_reached")
+    def tick(self, now: float) -> float | None:
+        """End the stream when the reader's time is over, or when it has not taken anything for long."""
+        if now >= self.deadline:
+            self.deadline = math.inf
+            if self._closing is None:
+                self.close("max_duration_reached")
+        stalls_at = (now if self._waiting_since is None else self._waiting_since) + self._hub.pace.stall
+        if now >= stalls_at:
+            self.outlet.hang_up()
+            return None
+        return min(self.deadline, stalls_at)
 
     def abandon(self) -> None:
         """The client is gone: let go of everything."""
@@ -84,7 +96,7 @@ class Replay:
         farewell = self._form.closing(self._hub.clock(), self._closing or "end_of_stream")
         breaks_off = self._form.breaks_off and not complete
         with suppress(ConnectionError):
-            await self.outlet.deliver(last_words + farewell, last=not breaks_off)
+            await self._deliver(last_words + farewell, last=not breaks_off)
         if breaks_off:
             self.broken.set()
 
@@ -99,13 +111,18 @@ class Replay:
             position = piece.next
             self.flow.sent += piece.count
             if piece.data:
-                await self.outlet.deliver(piece.data)
+                await self._deliver(piece.data)
             if piece.more:
                 assert cap is not None
                 return self._form.limit_reached(self._hub.clock(), cap), True
             if self._closing is not None:
                 return b"", False
         return self._form.completed(self._hub.clock()), True
+
+    async def _deliver(self, chunk: bytes, last: bool = False) -> None:
+        self._waiting_since = asyncio.get_running_loop().time()
+        await self.outlet.deliver(chunk, last)
+        self._waiting_since = None
 
     def _failure(self, error: Exception) -> bytes:
         """The log could not be read: say so, so that nobody believes to have everything."""

@@ -135,11 +135,15 @@ class Watcher:
 
     def tick(self, now: float) -> float | None:
         """Show that the connection is alive, or end it when its time has come."""
-        if self._ended:
-            return None
         if now >= self.deadline:
             self.close("max_duration_reached")
-            return None
+            last_call = self.deadline + self._hub.pace.patience
+            if now >= last_call:
+                self.outlet.hang_up()  # it has stopped reading: nothing else would ever end it
+                return None
+            return last_call
+        if self._ended:
+            return self.deadline
         if now >= self.next_heartbeat:
             self.next_heartbeat += self._hub.pace.heartbeat_interval
             if self._worker is None:

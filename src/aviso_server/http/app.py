@@ -94,6 +94,7 @@ class App:
         self._gate = service.gate
         self._limits = service.limits
         self._measuring = service.settings.metrics.enabled
+        self._admits = self._gate is not None or self._limits.active  # else every caller is welcome at any time
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -131,7 +132,7 @@ class App:
         plain = None if whole is not None else _PLAIN.get(key)
         if whole is not None or plain is not None:
             scope["route"] = key[1]
-        if scope["path"].startswith(_API):
+        if self._admits and scope["path"].startswith(_API):
             await self._admit(scope, request_id)
         if whole is not None:
             return await whole(self._service, scope, receive, send, request_id)

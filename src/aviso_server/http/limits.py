@@ -77,6 +77,11 @@ class Limits:
         }
         return {name: value for name, value in values.items() if value is not None}
 
+    @property
+    def active(self) -> bool:
+        """True if callers have to be counted or memory to be watched."""
+        return self._rate is not None or self._memory is not None
+
     def check_connections(self, scope: Any, connections: int) -> None:
         """Refuse to serve one connection too many; the client may use another server or come back."""
         if connections > self._limits.max_connections:

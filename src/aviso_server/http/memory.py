@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Memory", "resident_bytes"]
+__all__ = ["Memory", "give_back", "resident_bytes"]
 
 _STATM = Path("/proc/self/statm")
 _SAMPLE_SECONDS = 0.5
+_GIVE_BACK_SECONDS = 10.0
 
 
 def resident_bytes() -> int:
@@ -19,6 +22,18 @@ def resident_bytes() -> int:
         return int(_STATM.read_bytes().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return 0
+
+
+async def give_back() -> None:
+    """Return memory that is free to the system, again and again.
+
+    Reading history takes large pieces for a short time. The C library keeps them for later, in many places and with
+    holes between them, so that a process which uses no more seems to grow.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(_GIVE_BACK_SECONDS)
+        await asyncio.to_thread(trim, 0)
 
 
 class Memory:

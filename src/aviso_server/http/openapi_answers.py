@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from aviso_server.config.settings import Settings
+from aviso_server.delivery.forms import ARROW, EVENT_STREAM, LINES
 from aviso_server.http.openapi_errors import error_content, error_statuses
 from aviso_server.http.openapi_streams import FRAMES, REQUEST_ID, stream_examples
 from aviso_server.model.fields import FIELD_TYPES
@@ -33,6 +34,21 @@ Answers = dict[str, dict[str, Any]]
 _ID = {"$ref": "#/components/headers/X-Request-ID"}
 _REQUEST_ID = {"type": "string", "format": "uuid"}
 _TEXT = {"schema": {"type": "string"}}
+_FORMS = {
+    ARROW: {
+        "schema": {
+            "type": "string",
+            "description": "An Arrow stream with a typed column for every field. The metadata `aviso.ending` of its "
+            "last batch, which has no rows, is `replay_completed` if everything is there.",
+        }
+    },
+    LINES: {
+        "schema": {
+            "type": "string",
+            "description": "A CloudEvent per line, then one line with the body of the frame that ends a replay.",
+        }
+    },
+}
 _NO_ROUTE = "Only for another method or another path, even if it differs by a slash only: the answer is empty."
 
 
@@ -68,7 +84,7 @@ def html(words: str) -> dict[str, Any]:
 
 
 def stream(endpoint: str, catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
-    """The answer that is an event stream."""
+    """The answer that is an event stream, or what a replay was asked for with `Accept`."""
     headers = {
         name: {"schema": {"type": "string", "const": value}}
         for name, value in (
@@ -78,7 +94,8 @@ def stream(endpoint: str, catalogue: Catalogue, settings: Settings) -> dict[str,
         )
     }
     content = {"schema": {"type": "string"}, "examples": stream_examples(endpoint, catalogue, settings)}
-    return {"description": FRAMES, "headers": headers, "content": {"text/event-stream": content}}
+    forms = {EVENT_STREAM: content, **(_FORMS if endpoint == "replay" else {})}
+    return {"description": FRAMES, "headers": headers, "content": forms}
 
 
 def notified() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aviso_server.delivery.forms import Bounds, JsonLines, TableForm
+from aviso_server.delivery.forms import ARROW, EVENT_STREAM, LINES, Bounds, JsonLines, TableForm
 from aviso_server.delivery.outlet import Send
 from aviso_server.delivery.replay import Replay
 from aviso_server.http.accept import preferred
@@ -15,11 +15,7 @@ from aviso_server.model.columns import wire_columns
 from aviso_server.model.filter import Filter
 from aviso_server.model.span import Span
 
-__all__ = ["ARROW", "EVENT_STREAM", "LINES", "is_lenient", "send_in_form", "wanted_form"]
-
-EVENT_STREAM = "text/event-stream"
-ARROW = "application/vnd.apache.arrow.stream"
-LINES = JsonLines.content_type.decode()
+__all__ = ["is_lenient", "send_in_form", "wanted_form"]
 
 _LENIENT = b"handling=lenient"
 
@@ -49,7 +45,7 @@ async def send_in_form(
     """Send the replay, from the head of the answer to its end."""
     headers = [
         (b"x-request-id", stream.request_id.encode()),
-        (b"content-type", form.content_type),
+        (b"content-type", form.content_type.encode()),
         (b"cache-control", b"no-cache"),
         (b"vary", b"accept"),
         (b"x-accel-buffering", b"no"),

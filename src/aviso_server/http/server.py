@@ -25,6 +25,7 @@ from aviso_server.config import shown
 from aviso_server.config.settings import Settings
 from aviso_server.errors import LogError
 from aviso_server.http.app import App
+from aviso_server.http.memory import give_back
 from aviso_server.http.metrics_server import metrics_served
 from aviso_server.http.service import Service
 from aviso_server.http.slow_clients import limited_connection
@@ -101,6 +102,8 @@ async def _serve(settings: Settings, listening: socket.socket, ready_file: Path 
                     where = f"{settings.metrics.host}:{settings.metrics.port}"
                     return _failed("startup.metrics.failed", f"cannot listen on {where} for metrics: {error}")
                 await beside.enter_async_context(metrics_served(service, scraped))
+            tidying = asyncio.create_task(give_back(), name="memory")
+            beside.callback(tidying.cancel)
             server = _Server(service, listening, ready_file)
             service.hub.start()
             gc.freeze()  # what lives as long as the process need not be looked at again

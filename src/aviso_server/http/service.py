@@ -22,6 +22,8 @@ from aviso_server.model.schema import Catalogue
 
 __all__ = ["Service"]
 
+_SHORTEST_STALL = 60  # seconds
+
 
 class Service:
     """The settings, the event types, the log and the open streams of a running server."""
@@ -45,6 +47,7 @@ class Service:
                 batch_size=watch.replay_batch_size,
                 batch_delay=watch.replay_batch_delay_ms / 1000,
                 buffer_bytes=watch.buffer_bytes,
+                stall=max(watch.connection_max_duration_sec, _SHORTEST_STALL),
             ),
             clock,
             self.catalogue.event_types.keys(),

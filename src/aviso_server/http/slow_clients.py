@@ -7,7 +7,7 @@ from asyncio import TimerHandle, Transport
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from aviso_server.http.connection import Connection
+from aviso_server.http.connection import Connection, answer
 from aviso_server.http.limits import LimitName, Limits
 from aviso_server.http.request_id import new_request_id
 from aviso_server.http.tally import Tally
@@ -47,9 +47,8 @@ class _LimitedConnection(Connection):
     def data_received(self, data: bytes) -> None:
         """Take what the client sent; mostly that is a whole request, and then no clock has to run."""
         super().data_received(data)
-        scope: object | None = self.scope
+        in_head = self.in_head
         cycle: RequestResponseCycle | None = self.cycle
-        in_head = scope is not None and (cycle is None or cycle.scope is not scope)
         in_body = not in_head and cycle is not None and cycle.more_body
         if not in_head and not in_body:
             if self._waiting is not None:
@@ -58,10 +57,10 @@ class _LimitedConnection(Connection):
             self._stop_waiting()
             self._wait(in_body)
 
-    def send_400_response(self, msg: str) -> None:
+    def refuse(self, status: str, message: str) -> None:
         """Refuse what is not HTTP: a request without a route."""
-        self.tally.requests["error", "other", 400] += 1
-        super().send_400_response(msg)
+        self.tally.requests["error", "other", int(status[:3])] += 1
+        super().refuse(status, message)
 
     def _wait(self, body: bool) -> None:
         seconds = self.limits.body_seconds if body else self.limits.header_seconds
@@ -92,18 +91,7 @@ class _LimitedConnection(Connection):
                 "request did not arrive in time",
                 extra={"event": "api.request.limit.reached", "request_id": request_id, "limit": name},
             )
-            self.transport.write(_too_slow("body" if self._waiting_for_body else "headers", request_id))
+            part = "body" if self._waiting_for_body else "headers"
+            text = f"The {part} of the request did not arrive in time"
+            self.transport.write(answer("408 Request Timeout", text, request_id))
         self.transport.close()
-
-
-def _too_slow(part: str, request_id: str) -> bytes:
-    text = f"The {part} of the request did not arrive in time"
-    return (
-        "HTTP/1.1 408 Request Timeout\r\n"
-        f"x-request-id: {request_id}\r\n"
-        "content-type: text/plain; charset=utf-8\r\n"
-        f"content-length: {len(text)}\r\n"
-        "connection: close\r\n"
-        "\r\n"
-        f"{text}"
-    ).encode()

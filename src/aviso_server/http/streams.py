@@ -29,7 +29,7 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
     """A stream of history, if a start is given, and of everything that comes after."""
     wanted, span, cap = await _prepare(service, scope, receive, "watch", request_id)
     until = _until(scope)
-    hub, outlet = service.hub, Outlet(unmeasured(send))
+    hub, outlet = service.hub, Outlet(unmeasured(send), scope.get("hang_up"))
     try:
         watcher = await hub.watcher(wanted, outlet, request_id)
     except LogError as error:
@@ -61,7 +61,7 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
 async def replay(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
     """A stream of history that ends."""
     wanted, span, cap = await _prepare(service, scope, receive, "replay", request_id)
-    hub, outlet = service.hub, Outlet(unmeasured(send))
+    hub, outlet = service.hub, Outlet(unmeasured(send), scope.get("hang_up"))
     form = wanted_form(service, scope, wanted, request_id)
     try:
         if form is not None:

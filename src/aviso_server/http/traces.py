@@ -104,7 +104,7 @@ class Traces:
         self._provider.shutdown()
 
     def _deliver(self, context: Any, key: tuple[str, int], began: int, ended: int) -> None:
-        attributes = {"aviso.stream": key[0], "aviso.sequence": key[1]}
+        attributes: dict[str, str | int] = {"aviso.stream": key[0], "aviso.sequence": key[1]}
         span = self._tracer.start_span("deliver", context=context, start_time=began, attributes=attributes)
         span.end(ended)
 

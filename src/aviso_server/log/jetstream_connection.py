@@ -114,7 +114,10 @@ class Connection:
                 return
             except (nats.errors.Error, OSError, TimeoutError, LogError) as error:
                 await self.close()
-                cause = self._last_error or error
+                # the client says only that no server is left; its last error says why
+                cause = (
+                    self._last_error if isinstance(error, nats.errors.NoServersError) and self._last_error else error
+                )
                 reason = str(cause) or type(cause).__name__
                 logger.warning(
                     "cannot reach the broker: %s",

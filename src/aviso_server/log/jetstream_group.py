@@ -24,6 +24,9 @@ _PASSING = frozenset({10158, 10008, 10009, 10118, 10167, 10189})  # busy, withou
 _PROBE_SIZE = 8
 _PROBE_EVERY = 200  # groups
 _WEIGHT = 0.2  # of the newest measurement
+_PAUSE = 0.12  # of the time that a batch takes
+_LONGEST_PAUSE = 0.005  # seconds
+_LARGEST = 1000  # messages in a batch
 _GUESS = 0.01  # seconds, for a batch of a size that was never sent
 
 
@@ -35,14 +38,27 @@ class Pace:
         self._batch: dict[int, float] = {}  # by the size of the group, in powers of two
         self._batches = 0
 
+    def pause(self, size: int) -> float:
+        """How long to wait for more before a group of this size is sent.
+
+        A batch costs much the same whatever its size. Whoever has just got an answer may be back in a moment, so a
+        small part of its time is well spent on waiting for them.
+        """
+        if self._each * size <= self._expected(size):
+            return 0.0
+        return min(_LONGEST_PAUSE, _PAUSE * self._expected(size))
+
     def choose(self, size: int) -> tuple[bool, int]:
         """Whether to send a group of this size as a batch, and how many messages of it."""
-        if size == 1 or self._each * size <= self._batch.get(size.bit_length(), _GUESS):
+        if size == 1 or self._each * size <= self._expected(size):
             return False, size
         self._batches += 1
         if self._batches % _PROBE_EVERY == 0:
             return False, min(size, _PROBE_SIZE)
         return True, size
+
+    def _expected(self, size: int) -> float:
+        return self._batch.get(min(size, _LARGEST).bit_length(), _GUESS)
 
     def learn(self, size: int, batch: bool, seconds: float) -> None:
         """A group has taken this long."""

@@ -105,10 +105,12 @@ class Publisher:
     async def _run(self) -> None:
         try:
             while self._work:
-                if isinstance(self._work[0], Removal):
-                    await self._remove(self._work[0])
+                if isinstance(removal := self._work[0], Removal):
+                    await self._remove(removal)
                     self._work.popleft()
                     continue
+                if (pause := self._pace.pause(len(self._work))) > 0:
+                    await asyncio.sleep(pause)
                 await self._store(*await self._gather())
         finally:
             self._worker = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -11,12 +11,13 @@ import msgspec
 from aviso_server.errors import InvalidRequest, UnknownEventType
 from aviso_server.model import geometry, topic
 from aviso_server.model.constraint import Constraint
-from aviso_server.model.fields import Field, SpatialField
+from aviso_server.model.fields import Field
 from aviso_server.model.fields.point_cloud import PointCloudField
 from aviso_server.model.fields.polygon import PolygonField, read_polygon
 from aviso_server.model.filter import Area, Filter
 from aviso_server.model.json_value import compact, deeper_than, identifier_text
-from aviso_server.model.notification import Box, Draft
+from aviso_server.model.notification import Draft
+from aviso_server.model.publishing import Publishing, missing_field, unknown_field
 
 __all__ = ["TOPIC_BASE", "Catalogue", "EventType", "GenericType", "Operation", "read_point"]
 
@@ -26,7 +27,7 @@ TOPIC_BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 MAX_PAYLOAD_DEPTH = 125  # the published client reads 127 levels of an event, two of which are ours
 
 
-class EventType(msgspec.Struct, frozen=True, kw_only=True):
+class EventType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A configured event type."""
 
     name: str
@@ -40,29 +41,15 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, identifier: dict[str, Any], payload: object = None) -> Draft:
         """A published notification in canonical form; InvalidRequest if it cannot be accepted."""
-        for name in identifier:
-            if name not in self.fields:
-                raise unknown_field(name, "notify", self.fields)
-        values: dict[str, Any] = {}
-        box: Box | None = None
-        for name, field in self.fields.items():
-            if name not in identifier:
-                raise missing_field(name, "notify")
-            if isinstance(field, SpatialField):
-                values[name], shape = field.locate(name, identifier[name], self.max_polygon_vertices)
-                if box is None or name == "polygon":
-                    box = shape.box
-            else:
-                values[name] = field.accept(name, identifier[name])
+        wire, stored, box = self._publishing.canonical(identifier)
         if payload is None and self.payload_required:
             raise InvalidRequest(f"Payload is required for event type '{self.name}'", field="payload")
-        return Draft(
-            stream=self.base,
-            topic=topic.build([self.base, *[values[name] for name in self.key_order]]),
-            identifier=compact({name: value for name, value in values.items() if value != topic.WILDCARD}),
-            payload=payload_bytes(payload),
-            box=box,
-        )
+        return Draft(self.base, wire, stored, payload_bytes(payload), box)
+
+    @cached_property
+    def _publishing(self) -> Publishing:
+        """Made with the first publish and not pickled."""
+        return Publishing(self.base, self.key_order, self.fields, self.max_polygon_vertices)
 
     def compile(
         self,
@@ -233,19 +220,6 @@ def payload_bytes(payload: object) -> bytes:
     if deeper_than(text, MAX_PAYLOAD_DEPTH):
         raise InvalidRequest(f"Field 'payload' nests deeper than {MAX_PAYLOAD_DEPTH} levels", field="payload")
     return text
-
-
-def missing_field(name: str, operation: str) -> InvalidRequest:
-    """The refusal of a request that lacks a field."""
-    return InvalidRequest(f"Required field '{name}' is missing for {operation} operation", field=name)
-
-
-def unknown_field(name: str, operation: str, fields: Mapping[str, Field]) -> InvalidRequest:
-    """The refusal of a field that the event type does not have."""
-    known = ", ".join(sorted(fields))
-    return InvalidRequest(
-        f"Unknown field '{name}' provided for {operation} operation; known fields: {known}", field=name
-    )
 
 
 def point_cloud_refusal(name: str) -> InvalidRequest:

@@ -168,8 +168,10 @@ class _Values:
 def _check_names(values: Mapping[str, str]) -> None:
     """Refuse what looks like a misspelt option of ours: a filter with a typo must never widen what is read."""
     for name in values:
-        if name not in OPTIONS and name not in _SPARKS and (
-            near := difflib.get_close_matches(name.replace("-", "_"), OPTIONS, n=1, cutoff=0.75)
+        if (
+            name not in OPTIONS
+            and name not in _SPARKS
+            and (near := difflib.get_close_matches(name.replace("-", "_"), OPTIONS, n=1, cutoff=0.75))
         ):
             raise PipelineError(f"unknown option '{name}'; did you mean '{near[0]}'?")
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from aviso_server.errors import InvalidRequest
+from aviso_server.errors import InvalidRequest, Problem
 from aviso_server.model.constraint import Constraint, Kind, constraint_schema, read_constraint
 from aviso_server.model.geometry import MAX_LAT, MAX_LON, PointCloud, Polygon
 from aviso_server.model.json_value import identifier_text
@@ -63,8 +63,8 @@ class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """A constraint object of a watch or replay request, its operands checked against this field."""
         return read_constraint(name, self.kind, self.operators, request)
 
-    def problem(self) -> tuple[str, str] | None:
-        """What is wrong with the parameters, as (parameter, reason); None if they are fine."""
+    def problem(self) -> Problem | None:
+        """What is wrong with the parameters, under the name of one of them; None if they are fine."""
         return None
 
     def describe(self) -> dict[str, Any]:

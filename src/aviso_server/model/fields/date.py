@@ -6,7 +6,7 @@ import re
 from datetime import date, timedelta
 from typing import Any, ClassVar
 
-from aviso_server.errors import InvalidRequest
+from aviso_server.errors import InvalidRequest, Problem
 from aviso_server.model.fields.base import Field
 
 __all__ = ["DateField"]
@@ -51,10 +51,10 @@ class DateField(Field, frozen=True, kw_only=True):
         dash = "-" if self.canonical_format == "%Y-%m-%d" else ""
         return f"{found.year:04d}{dash}{found.month:02d}{dash}{found.day:02d}"
 
-    def problem(self) -> tuple[str, str] | None:
+    def problem(self) -> Problem | None:
         """Only the two formats of the contract exist."""
         if self.canonical_format not in _FORMATS:
-            return "canonical_format", f"must be one of {', '.join(_FORMATS)}, got {self.canonical_format!r}"
+            return Problem("canonical_format", f"unknown format '{self.canonical_format}'", ", ".join(_FORMATS))
         return None
 
     def value_schema(self) -> dict[str, Any]:

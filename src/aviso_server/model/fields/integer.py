@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from aviso_server.errors import InvalidRequest
+from aviso_server.errors import InvalidRequest, Problem
 from aviso_server.model.constraint import COMPARISONS, Constraint, Kind
 from aviso_server.model.fields.base import Field, check_operands, outside_range, within
 
@@ -56,10 +56,10 @@ class IntField(Field, frozen=True, kw_only=True):
         """Every operand must lie in the range, limits included."""
         return check_operands(name, super().constraint(name, request), self.range)
 
-    def problem(self) -> tuple[str, str] | None:
+    def problem(self) -> Problem | None:
         """A range has its lower limit first."""
         if self.range is not None and self.range[0] > self.range[1]:
-            return "range", f"must be [min, max] with min <= max, got {list(self.range)}"
+            return Problem("range", f"{list(self.range)} is no range", "[min, max] with min <= max")
         return None
 
     def sample(self) -> int:

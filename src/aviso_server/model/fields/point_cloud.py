@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from aviso_server.errors import InvalidRequest
+from aviso_server.errors import InvalidRequest, Problem
 from aviso_server.model import geometry
 from aviso_server.model.fields.base import PAIR_SCHEMA, SpatialField
 
@@ -37,10 +37,10 @@ class PointCloudField(SpatialField, frozen=True, kw_only=True):
             ) from None
         return [list(pair) for pair in zip(cloud.lats, cloud.lons, strict=True)], cloud
 
-    def problem(self) -> tuple[str, str] | None:
+    def problem(self) -> Problem | None:
         """The number of points is limited, and at least one must be possible."""
         if not 1 <= self.max_points <= MAX_POINTS:
-            return "max_points", f"must lie in [1, {MAX_POINTS}], got {self.max_points}"
+            return Problem("max_points", f"{self.max_points} is out of range", f"a whole number from 1 to {MAX_POINTS}")
         return None
 
     def sample(self) -> Any:

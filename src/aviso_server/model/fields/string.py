@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from aviso_server.errors import InvalidRequest
+from aviso_server.errors import InvalidRequest, Problem
 from aviso_server.model.fields.base import Field
 
 __all__ = ["StringField"]
@@ -31,10 +31,10 @@ class StringField(Field, frozen=True, kw_only=True):
             )
         return text
 
-    def problem(self) -> tuple[str, str] | None:
+    def problem(self) -> Problem | None:
         """A length limit must leave room for something."""
         if self.max_length is not None and self.max_length < 1:
-            return "max_length", f"must be at least 1, got {self.max_length}"
+            return Problem("max_length", f"{self.max_length} is out of range", "a whole number, 1 or more")
         return None
 
     def sample(self) -> str:

@@ -1,0 +1,223 @@
+"""The log on a broker: beside sqlite over HTTP, and beside what one would do with a broker at first."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import nats
+import uvloop
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from aviso_server.log.base import StoragePolicy
+from aviso_server.log.jetstream import JetStreamLog
+from aviso_server.log.jetstream_options import BrokerOptions
+from aviso_server.log.local_broker import LocalBroker
+from aviso_server.model.json_value import compact
+from aviso_server.model.notification import Draft
+from bench import workload
+from bench.machine import Bench, Measured
+from bench.table import Row, alternate, compare, single
+
+__all__ = ["run"]
+
+PUBLISHERS = 256
+WATCHERS = 200
+KEEP = {workload.EVENT_TYPE: StoragePolicy(allow_duplicates=True)}
+
+
+def run(bench: Bench, quick: bool) -> list[Row]:
+    """Publishing to a broker that syncs its disk, publishing and fan-out over HTTP, a consumer per watcher, reading."""
+    rows = _durable(bench, quick)
+    with LocalBroker(bench.directory / "broker") as broker:
+        configuration = workload.configuration("jetstream")
+        configuration["notification_backend"]["jetstream"] = {"nats_url": broker.url}
+        entry = configuration["notification_schema"][workload.EVENT_TYPE]
+        entry = {**entry, "storage_policy": {"allow_duplicates": True}}
+        configuration["notification_schema"] = {workload.EVENT_TYPE: entry}
+        servers = {
+            "jetstream": bench.server(configuration, "jetstream"),
+            "sqlite": bench.server(workload.configuration("sqlite"), "sqlite"),
+        }
+        bodies = workload.write(workload.bodies(), bench.directory / "bodies")
+        filters = workload.write(workload.everything(), bench.directory / "filters")
+        seconds = 1 if quick else 3
+
+        def measured(rounds: int, **options: Any) -> dict[str, list[Measured]]:
+            load = {name: partial(bench.run, each, bodies=bodies, **options) for name, each in servers.items()}
+            return alternate(rounds, load)
+
+        measured(1, publishers=64, seconds=1)
+        published = measured(2 if quick else 5, publishers=64, seconds=seconds)
+        rows.append(_beside("publish over HTTP, 64 connections", "publishes/s", published, _publishes))
+        for watchers in (WATCHERS, 1000):
+            live = measured(
+                1 if quick else 3,
+                publishers=16,
+                watchers=watchers,
+                filters=filters,
+                seconds=seconds,
+                deliveries=watchers,
+                drain=20,
+            )
+            for each in live["jetstream"]:
+                if each.missing or each.refused or each.lost:
+                    raise RuntimeError(f"not every event reached every watcher: {each}")
+            aim = 0.8 if watchers == 1000 else None
+            rows.append(_beside(f"fan-out to {watchers:,} watchers", "deliveries/s", live, _deliveries, aim))
+            if watchers == WATCHERS:
+                naive = asyncio.run(_consumer_per_watcher(broker.url, 200 if quick else 1000))
+                ours = [each.deliveries_per_second for each in live["jetstream"]]
+                what = f"fan-out to {WATCHERS} watchers"
+                rows.append(compare("jetstream", what, "deliveries/s", ours, "a consumer each", [naive] * len(ours)))
+        rows += _replay(bench, broker, quick)
+    return rows
+
+
+def _durable(bench: Bench, quick: bool) -> list[Row]:
+    with LocalBroker(bench.directory / "durable", sync_always=True) as broker:
+        seconds = 1.0 if quick else 3.0
+        results = alternate(
+            2 if quick else 5,
+            {
+                "ours": lambda: uvloop.run(_publish(broker.url, seconds)),
+                "naive": lambda: uvloop.run(_publish_one_by_one(broker.url, seconds)),
+            },
+        )
+    return [
+        compare(
+            "jetstream",
+            f"{PUBLISHERS} publishers, broker syncs its disk always",
+            "publishes/s",
+            results["ours"],
+            "one by one",
+            results["naive"],
+            at_least=10,
+        )
+    ]
+
+
+def _replay(bench: Bench, broker: LocalBroker, quick: bool) -> list[Row]:
+    count = 50_000 if quick else 200_000
+    rates = [uvloop.run(_read_all(broker.url, count)) for _ in range(2 if quick else 5)]
+    aim = 100_000
+    row = single("jetstream", f"read {count:,} notifications from the log", "events/s", rates)
+    return [_with_aim(row, aim, statistics.median(rates))]
+
+
+def _with_aim(row: Row, aim: int, value: float) -> Row:
+    members = {name: getattr(row, name) for name in row.__struct_fields__}
+    return Row(**{**members, "aim": f">= {aim:,}", "met": value >= aim})
+
+
+def _beside(
+    what: str,
+    unit: str,
+    results: dict[str, list[Measured]],
+    rate: Callable[[Measured], float],
+    at_least: float | None = None,
+) -> Row:
+    ours, theirs = ([rate(each) for each in results[name]] for name in ("jetstream", "sqlite"))
+    return compare("jetstream", what, unit, ours, "sqlite", theirs, at_least=at_least)
+
+
+def _publishes(measured: Measured) -> float:
+    return measured.publishes_per_second
+
+
+def _deliveries(measured: Measured) -> float:
+    return measured.deliveries_per_second
+
+
+def _draft(number: int) -> Draft:
+    identifier = workload.identifier(number)
+    topic = ".".join([workload.EVENT_TYPE, *[identifier[key] for key in workload.KEYS]])
+    payload = compact({"location": "s3://products/od/0001/20250706/1200/enfo/" + "x" * 160, "size": 1, "t": "0" * 19})
+    return Draft(workload.EVENT_TYPE, topic, compact(identifier), payload)
+
+
+async def _publish(url: str, seconds: float) -> float:
+    log = JetStreamLog(BrokerOptions(nats_url=url), KEEP)
+    await log.open()
+    await log.append(_draft(0))
+    rate = await _rate(lambda number: log.append(_draft(number)), seconds)
+    await log.close()
+    return rate
+
+
+async def _publish_one_by_one(url: str, seconds: float) -> float:
+    client = await nats.connect(url)
+    stream = client.jetstream()
+
+    def publish(number: int) -> Any:
+        draft = _draft(number)
+        return stream.publish(draft.topic, draft.payload, timeout=60)
+
+    rate = await _rate(publish, seconds)
+    await client.close()
+    return rate
+
+
+async def _rate(publish: Callable[[int], Any], seconds: float) -> float:
+    count, began = 0, time.perf_counter()
+
+    async def publisher() -> None:
+        nonlocal count
+        while time.perf_counter() - began < seconds:
+            await publish(count)
+            count += 1
+
+    await asyncio.gather(*(publisher() for _ in range(PUBLISHERS)))
+    return count / (time.perf_counter() - began)
+
+
+async def _consumer_per_watcher(url: str, events: int) -> float:
+    """Deliveries per second when each watcher has a consumer of its own, as one would do it at first."""
+    client = await nats.connect(url)
+    stream = client.jetstream()
+    received = 0
+    done = asyncio.Event()
+
+    async def take(_: Any) -> None:
+        nonlocal received
+        received += 1
+        if received == WATCHERS * events:
+            done.set()
+
+    config = ConsumerConfig(deliver_policy=DeliverPolicy.NEW, ack_policy=AckPolicy.NONE)
+    for _ in range(WATCHERS):
+        await stream.subscribe(
+            f"{workload.EVENT_TYPE}.>", cb=take, config=config, manual_ack=True, pending_msgs_limit=-1
+        )
+    began = time.perf_counter()
+    for number in range(events):
+        await stream.publish(_draft(number).topic, _draft(number).payload)
+    try:
+        async with asyncio.timeout(60):
+            await done.wait()
+    except TimeoutError:
+        pass  # some were lost on the way; what has arrived counts
+    rate = received / (time.perf_counter() - began)
+    await client.close()
+    return rate
+
+
+async def _read_all(url: str, count: int) -> float:
+    log = JetStreamLog(BrokerOptions(nats_url=url), KEEP)
+    await log.open()
+    last = (await log.state(workload.EVENT_TYPE)).last
+    while last < count:
+        await log.append_many([_draft(number) for number in range(1000)])
+        last += 1000
+    state = await log.state(workload.EVENT_TYPE)
+    start, found, began = max(state.first, state.last - count + 1), 0, time.perf_counter()
+    while start <= state.last:
+        batch = await log.read(workload.EVENT_TYPE, start, state.last, 4096)
+        start, found = batch.next, found + len(batch.notifications)
+    rate = found / (time.perf_counter() - began)
+    await log.close()
+    return rate
