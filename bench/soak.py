@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 import click
@@ -88,9 +89,12 @@ def growth(samples: list[Sample]) -> list[str]:
         grown.append(f"file descriptors grew from {files} to {last.files}")
     if last.tasks > tasks + 2:
         grown.append(f"tasks grew from {tasks} to {last.tasks}")
-    memory = max(each.memory for each in settled)
-    if last.memory > memory * (1 + _MOST_MEMORY_GROWTH) + _MEMORY_NOISE:
-        grown.append(f"memory grew from {memory >> 20} MiB to {last.memory >> 20} MiB")
+    # one sample says little, because freed memory goes back to the system only now and then: look at the trend
+    later = samples[len(samples) // 4 :]
+    slope, start = linear_regression([each.at for each in later], [each.memory for each in later])
+    first, final = start + slope * later[0].at, start + slope * last.at
+    if final > first * (1 + _MOST_MEMORY_GROWTH) + _MEMORY_NOISE:
+        grown.append(f"memory grew from {first / 2**20:.0f} MiB to {final / 2**20:.0f} MiB")
     return grown
 
 

@@ -64,9 +64,14 @@ class Operations:
             (operation, outcome): Histogram(DURATIONS) for operation in OPERATIONS for outcome in _OUTCOMES
         }
 
+        self._pairs = {
+            operation: (self.durations[operation, "ok"], self.durations[operation, "error"])
+            for operation in OPERATIONS
+        }
+
     def timed(self, operation: Operation) -> Timing:
         """A context: leaving it counts the operation, as an error if it is left by one."""
-        return Timing(self.durations[operation, "ok"], self.durations[operation, "error"])
+        return Timing(*self._pairs[operation])
 
 
 class Timing:

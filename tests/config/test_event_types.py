@@ -165,11 +165,11 @@ def test_access_that_is_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "key"),
     [
-        ("{identifier: {port: {type: StringHandler, required: true, colour: red}}}", "identifier.port"),
+        ("{identifier: {port: {type: StringHandler, required: true, colour: red}}}", "identifier.port.colour"),
         ("{identifier: {port: {type: Nobody, required: true}}}", "identifier.port.type"),
-        ("{identifier: {port: {type: StringHandler}}}", "identifier.port"),
-        ("{identifier: {}, payload: {required: true, size: 5}}", "payload"),
-        ("{identifier: {}, payload: {}}", "payload"),
+        ("{identifier: {port: {type: StringHandler}}}", "identifier.port.required"),
+        ("{identifier: {}, payload: {required: true, size: 5}}", "payload.size"),
+        ("{identifier: {}, payload: {}}", "payload.required"),
         ("{identifier: {}, max_historical_notifications: 0}", "max_historical_notifications"),
         ("{}", "identifier"),
     ],

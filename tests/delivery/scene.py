@@ -33,6 +33,7 @@ class Reader:
         self.chunks = 0
         self.ended = False
         self.gone = False
+        self.hung_up = False
         self._reads = asyncio.Event()
         self._reads.set()
 
@@ -42,6 +43,8 @@ class Reader:
             raise ConnectionResetError("the client has left")
         if not self._reads.is_set():
             await self._reads.wait()
+        if self.hung_up:
+            return
         assert not self.ended, "nothing may follow the last chunk"
         assert message["type"] == "http.response.body"
         self.received += message["body"]
@@ -54,6 +57,11 @@ class Reader:
 
     def resume(self) -> None:
         """Read on."""
+        self._reads.set()
+
+    def hang_up(self) -> None:
+        """The server has lost patience with the client: whatever it sends from now on goes nowhere."""
+        self.hung_up = True
         self._reads.set()
 
     @property
@@ -151,7 +159,7 @@ async def join(
 ) -> tuple[Watcher, Reader]:
     """Open a watch as the HTTP route does, without its opening frame."""
     reader = reader or Reader()
-    watcher = await hub.watcher(event_type.compile(wanted, "watch"), Outlet(reader.send), "the-request")
+    watcher = await hub.watcher(event_type.compile(wanted, "watch"), Outlet(reader.send, reader.hang_up), "the-request")
     if start is None:
         watcher.go_live()
     else:

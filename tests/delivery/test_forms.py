@@ -82,7 +82,7 @@ async def test_a_log_that_fails_breaks_the_transfer_off_and_says_why(kind: str) 
         await settled(stream.broken.is_set)
         _, last = content(kind, reader)
         assert not reader.ended, "the transfer was to stay incomplete"
-        assert "the disk is on fire" in last.get("message", last.get("aviso.message"))
+        assert "the disk is on fire" in str(last.get("message", last.get("aviso.message")))
         assert last.get("error", last.get("aviso.ending")) in ("stream_processing_failed", "error")
 
 
@@ -127,7 +127,7 @@ async def test_retention_that_is_faster_than_the_reader_is_no_complete_replay(ki
         await settled(stream.broken.is_set)
         sequences, last = content(kind, reader)
         assert sequences == list(range(1, len(sequences) + 1))
-        assert "retention has removed notifications" in last.get("message", last.get("aviso.message"))
+        assert "retention has removed notifications" in str(last.get("message", last.get("aviso.message")))
 
 
 @in_event_loop

@@ -28,12 +28,14 @@ def make_log(request: pytest.FixtureRequest, tmp_path: Path) -> MakeLog:
     return roomy if request.param == "memory" else lambda: SqliteLog(tmp_path / "log")
 
 
-async def replay(hub: Hub, span: Span, cap: int | None = None, **wanted: Any) -> tuple[Replay, Reader]:
+async def replay(
+    hub: Hub, span: Span, cap: int | None = None, reader: Reader | None = None, **wanted: Any
+) -> tuple[Replay, Reader]:
     """Begin a replay as the HTTP route does, without its opening frame."""
-    reader = Reader()
+    reader = reader or Reader()
     filter_ = TIDE.compile(wanted, "replay")
     end = await hub.history.end_of(filter_.stream, span, (await hub.log.state(filter_.stream)).last)
-    stream = hub.replay(filter_, Outlet(reader.send), "the-request")
+    stream = hub.replay(filter_, Outlet(reader.send, reader.hang_up), "the-request")
     stream.begin(span, end, cap)
     return stream, reader
 
@@ -181,3 +183,33 @@ async def test_a_client_that_leaves_is_let_go() -> None:
         await asyncio.sleep(0.05)
         hub.release(stream)
         assert hub.open_streams == set()
+
+
+@in_event_loop
+async def test_a_reader_who_takes_nothing_for_long_is_hung_up_on() -> None:
+    async with hub_on(roomy(), stall=0.5) as hub:
+        await publish(hub.log, 300)
+        reader = Reader()
+        reader.stop()
+        await replay(hub, Span(from_sequence=1), reader=reader)
+        await asyncio.sleep(0.3)
+        assert not reader.hung_up
+        await settled(lambda: reader.hung_up)
+        assert reader.received == b""
+
+
+@in_event_loop
+async def test_a_slow_reader_who_takes_something_now_and_then_gets_all_of_it() -> None:
+    async with hub_on(roomy(), stall=0.5) as hub:
+        await publish(hub.log, 4_000)
+        reader = Reader()
+        reader.stop()
+        await replay(hub, Span(from_sequence=1), reader=reader)
+        while not reader.ended:
+            await asyncio.sleep(0.3)
+            taken = reader.chunks
+            reader.resume()
+            await settled(lambda taken=taken: reader.chunks > taken)
+            reader.stop()
+        assert reader.sequences == list(range(1, 4_001))
+        assert not reader.hung_up

@@ -142,6 +142,32 @@ async def test_a_reader_blocked_in_history_misses_nothing(make_log: MakeLog) -> 
 
 
 @in_event_loop
+async def test_a_watcher_that_reads_again_after_its_time_gets_all_of_it() -> None:
+    async with hub_on(roomy(), max_duration=0.2, patience=10.0) as hub:
+        _, slow = await join(hub)
+        slow.stop()
+        await publish(hub.log, 3)
+        await asyncio.sleep(0.6)
+        slow.resume()
+        await settled(lambda: slow.ended)
+        assert slow.sequences == [1, 2, 3]
+        assert slow.reason == "max_duration_reached"
+        assert not slow.hung_up
+
+
+@in_event_loop
+async def test_a_watcher_that_never_reads_again_is_hung_up_on_after_its_time() -> None:
+    async with hub_on(roomy(), max_duration=0.3, patience=0.6) as hub:
+        _, stopped = await join(hub)
+        stopped.stop()
+        await publish(hub.log)
+        await asyncio.sleep(0.6)
+        assert not stopped.hung_up, "it still has time to take what waits for it"
+        await settled(lambda: stopped.hung_up)
+        assert stopped.received == b""
+
+
+@in_event_loop
 async def test_a_blocked_reader_that_is_dropped_frees_everything() -> None:
     async with hub_on(roomy(), buffer_bytes=1_000) as hub:
         await asyncio.sleep(0)

@@ -295,6 +295,33 @@ def test_odd_request_lines(server: Server, line: bytes) -> None:
     holds(send(server, line + b"\r\nHost: x\r\n\r\n"))
 
 
+ENDLESS = {
+    "one header": b"GET /health HTTP/1.1\r\nX: ",
+    "many headers": b"GET /health HTTP/1.1\r\n",
+    "an address": b"GET /",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_heads_without_an_end_are_refused(server: Server, name: str) -> None:
+    more = b"x-more: 01234567\r\n" * 55 if name == "many headers" else b"x" * 1000
+    with socket.create_connection((server.host, server.port), timeout=20) as connection:
+        connection.sendall(ENDLESS[name])
+        for _ in range(130):  # kilobytes: not too much yet
+            connection.sendall(more)
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(20)
+        connection.sendall(more * 2)
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 431
+        assert UUID.fullmatch(answer.headers["x-request-id"])
+        assert b"131072" in answer.read()
+        assert connection.recv(1) == b"", "the connection is closed"
+
+
 def test_connection_goes_on_after_an_offer_of_another_protocol(server: Server) -> None:
     offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nContent-Length: {LENGTH}\r\n\r\n"
     request = b"POST /api/v1/notification HTTP/1.1\r\nHost: x\r\n" + offer.encode() + BODY

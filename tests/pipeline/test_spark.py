@@ -221,11 +221,11 @@ def test_a_killed_query_goes_on_without_loss_or_double(spark: SparkSession, tmp_
         script.write_text(QUERY)
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         with (tmp_path / "printed").open("wb") as printed:
-            command = [sys.executable, script, tmp_path, server.url]
+            command = [sys.executable, str(script), str(tmp_path), server.url]
             process = subprocess.Popen(command, env=environment, stdout=printed, stderr=printed)
         family = set()
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 200
             while committed(tmp_path) < 3:
                 assert process.poll() is None, "the query ended by itself"
                 assert time.monotonic() < deadline, "no micro-batch was committed in time"

@@ -18,13 +18,15 @@ def test_nothing_grows(tmp_path: Path) -> None:
         assert churn.counts[kind] > 0, f"no client did this: {kind}"
 
 
-def sample(memory: int = 100, files: int = 20, tasks: int = 5, streams: int = 0) -> Sample:
-    return Sample(0.0, memory * 2**20, files, tasks, streams, 0)
+def sample(at: int, memory: int = 100, files: int = 20, tasks: int = 5, streams: int = 0) -> Sample:
+    return Sample(at, memory * 2**20, files, tasks, streams, 0)
 
 
 def test_growth_is_noticed() -> None:
-    assert growth([sample(), sample(), sample(), sample(memory=105, files=21)]) == []
-    assert len(growth([sample(), sample(), sample(), sample(memory=140)])) == 1
-    assert len(growth([sample(), sample(), sample(files=30)])) == 1
-    assert len(growth([sample(), sample(), sample(tasks=30)])) == 1
-    assert len(growth([sample(), sample(), sample(streams=1)])) == 1
+    even = [sample(at) for at in range(7)]
+    assert growth([*even, sample(7, memory=105, files=21)]) == []
+    assert growth([sample(at, memory=100 + 20 * (at % 2)) for at in range(8)]) == [], "up and down is no growth"
+    assert len(growth([sample(at, memory=100 + 6 * at) for at in range(8)])) == 1
+    assert len(growth([*even, sample(7, files=30)])) == 1
+    assert len(growth([*even, sample(7, tasks=30)])) == 1
+    assert len(growth([*even, sample(7, streams=1)])) == 1

@@ -112,7 +112,12 @@ class App:
         request_id = new_request_id()
         try:
             self._limits.check_connections(scope, self._service.connections())
-            await self._route(scope, receive, send, request_id)
+            whole = None if self._admits else _WHOLE.get((scope["method"], scope["path"]))
+            if whole is not None:
+                scope["route"] = scope["path"]
+                await whole(self._service, scope, receive, send, request_id)
+            else:
+                await self._route(scope, receive, send, request_id)
         except Refusal as refusal:
             self._limits.note(refusal)
             log_refusal(refusal, scope, request_id)

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _IGNORED = b"\r\nignored:"  # as long as the other, so that nothing moves
-_MOST_HEAD_BYTES = 65_536
+_MOST_HEAD_BYTES = 131_072
 
 
 class Connection(HttpToolsProtocol):

@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Memory", "give_back", "resident_bytes"]
+__all__ = ["Memory", "give_back", "keep_large_pieces_apart", "resident_bytes"]
 
 _STATM = Path("/proc/self/statm")
 _SAMPLE_SECONDS = 0.5
-_GIVE_BACK_SECONDS = 10.0
+_GIVE_BACK_SECONDS = 60.0
+_LARGE = 1024 * 1024
+_M_TRIM_THRESHOLD = -1  # as malloc.h numbers them
+_M_MMAP_THRESHOLD = -3
 
 
 def resident_bytes() -> int:
@@ -24,12 +27,20 @@ def resident_bytes() -> int:
         return 0
 
 
-async def give_back() -> None:
-    """Return memory that is free to the system, again and again.
+def keep_large_pieces_apart() -> None:
+    """Have the C library return large pieces to the system as soon as they are free.
 
-    Reading history takes large pieces for a short time. The C library keeps them for later, in many places and with
-    holes between them, so that a process which uses no more seems to grow.
+    Reading history takes many megabytes for a moment. By default they end up among the small pieces, with holes between
+    them, and a process that uses no more than before seems to grow.
     """
+    adjust = getattr(ctypes.CDLL(None), "mallopt", None)
+    if adjust is not None:
+        adjust(_M_MMAP_THRESHOLD, _LARGE)
+        adjust(_M_TRIM_THRESHOLD, 8 * _LARGE)
+
+
+async def give_back() -> None:
+    """Return memory that is free to the system, now and then."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
         await asyncio.sleep(_GIVE_BACK_SECONDS)

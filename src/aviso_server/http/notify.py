@@ -13,7 +13,8 @@ from aviso_server.http.body import Receive, read_body
 from aviso_server.http.requests import parse_request
 from aviso_server.http.service import Service
 from aviso_server.http.tally import UNKNOWN, NotificationStatus, Tally
-from aviso_server.model.notification import Notification
+from aviso_server.http.traces import Traces
+from aviso_server.model.notification import Draft, Notification
 from aviso_server.model.timestamp import SECOND, seconds_text
 
 __all__ = ["notify"]
@@ -29,10 +30,11 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
     counted = _Counted(service.tally)
     try:
         if service.traces is None:
-            stored = await _store(service, scope, body, request_id, counted)
+            draft = _check(service, scope, body, request_id, counted)
+            with service.operations.timed("publish"):
+                stored = await service.log.append(draft)
         else:
-            with service.traces.publish(scope, request_id):
-                stored = await _store(service, scope, body, request_id, counted)
+            stored = await _store_traced(service, service.traces, scope, body, request_id, counted)
     except RequestError as error:
         counted.end("rejected" if isinstance(error, UnknownEventType) else "error")
         service.limits.note_invalid(error)
@@ -67,7 +69,8 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
     await respond(send, 200, JSON, answer, request_id, [])
 
 
-async def _store(service: Service, scope: Any, body: bytes, request_id: str, counted: _Counted) -> Notification:
+def _check(service: Service, scope: Any, body: bytes, request_id: str, counted: _Counted) -> Draft:
+    """The notification in a body, with all checks in the contract's order."""
     request = parse_request(body)
     event_type = service.catalogue.find(request.event_type)
     counted.event_type = GENERIC if event_type.generic else event_type.name
@@ -78,14 +81,18 @@ async def _store(service: Service, scope: Any, body: bytes, request_id: str, cou
     if service.gate is not None:
         service.gate.allow(event_type, scope["user"], "write", request_id)
     service.limits.check_identifier(request.identifier, len(body))
-    draft = event_type.check(request.identifier, request.payload)
-    with service.operations.timed("publish"):
-        if service.traces is None:
-            return await service.log.append(draft)
-        with service.traces.commit(draft.stream, service.log.kind):
+    return event_type.check(request.identifier, request.payload)
+
+
+async def _store_traced(
+    service: Service, traces: Traces, scope: Any, body: bytes, request_id: str, counted: _Counted
+) -> Notification:
+    with traces.publish(scope, request_id):
+        draft = _check(service, scope, body, request_id, counted)
+        with service.operations.timed("publish"), traces.commit(draft.stream, service.log.kind):
             stored = await service.log.append(draft)
-    service.traces.stored(draft.stream, stored)
-    return stored
+        traces.stored(draft.stream, stored)
+        return stored
 
 
 class _Counted:

@@ -25,7 +25,7 @@ from aviso_server.config import shown
 from aviso_server.config.settings import Settings
 from aviso_server.errors import LogError
 from aviso_server.http.app import App
-from aviso_server.http.memory import give_back
+from aviso_server.http.memory import give_back, keep_large_pieces_apart
 from aviso_server.http.metrics_server import metrics_served
 from aviso_server.http.service import Service
 from aviso_server.http.slow_clients import limited_connection
@@ -69,6 +69,7 @@ def run(settings: Settings, ready_file: Path | None = None) -> int:
     _log_configuration(settings)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_INTERVAL)
+    keep_large_pieces_apart()
     host, port = settings.application.host, settings.application.port
     try:
         listening = _bind(host, port)

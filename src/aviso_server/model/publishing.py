@@ -20,8 +20,8 @@ __all__ = ["Canonical", "Publishing", "missing_field", "unknown_field"]
 _MOST_REMEMBERED = 4096  # values per field; then it starts anew
 _LONGEST_REMEMBERED = 64  # characters
 
-Part = tuple[str, bytes]
-"""A token of the topic and a member of the identifier; no member if the value is the wildcard."""
+Part = tuple[str, bytes, Box | None]
+"""A token of the topic, a member of the identifier (none if the value is the wildcard), and the box of a shape."""
 
 Canonical = tuple[str, bytes, Box | None]
 """A topic, an identifier and the box around its shape."""
@@ -31,31 +31,28 @@ class Publishing:
     """Turns published identifiers of one event type into their canonical form."""
 
     def __init__(self, base: str, key_order: tuple[str, ...], fields: Mapping[str, Field], max_vertices: int) -> None:
-        self._base = topic.encode(base)
-        self._key_order = key_order
+        names = sorted(fields)
         self._fields = fields
-        self._max_vertices = max_vertices
-        self._sorted = sorted(fields)
-        self._scalar = [_Scalar(name, field) for name, field in fields.items() if not isinstance(field, SpatialField)]
-        self._spatial = [(name, field) for name, field in fields.items() if isinstance(field, SpatialField)]
+        self._base = topic.encode(base)
+        self._order = [names.index(name) for name in key_order]
+        self._values = [_Values(name, fields[name], max_vertices) for name in names]
+        self._shapes = [place for place, name in enumerate(names) if isinstance(fields[name], SpatialField)]
+        self._shapes.sort(key=lambda place: names[place] != "polygon")  # its box wins over that of another field
 
     def canonical(self, identifier: dict[str, Any]) -> Canonical:
         """The canonical form of an identifier; InvalidRequest if it cannot be accepted."""
         if identifier.keys() != self._fields.keys():
             raise self._wrong_fields(identifier)
-        tokens: dict[str, str] = {}
-        members: dict[str, bytes] = {}
-        for scalar in self._scalar:
-            name = scalar.name
-            tokens[name], members[name] = scalar.part(identifier[name])
-        box: Box | None = None
-        for name, field in self._spatial:
-            value, shape = field.locate(name, identifier[name], self._max_vertices)
-            tokens[name], members[name] = topic.encode(value) if isinstance(value, str) else "", _member(name, value)
-            if box is None or name == "polygon":
-                box = shape.box
-        wire = ".".join([self._base, *[tokens[name] for name in self._key_order]])
-        stored = b",".join([member for name in self._sorted if (member := members[name])])
+        parts = []
+        for values in self._values:
+            value = identifier[values.name]
+            # looked up here and not in a method: this is the busiest line of a busy server
+            kind = type(value)
+            known = values.known.get(value) if kind is str or kind is int else None
+            parts.append(known if known is not None else values.part(value))
+        wire = ".".join([self._base, *[parts[place][0] for place in self._order]])
+        stored = b",".join([part[1] for part in parts if part[1]])
+        box = parts[self._shapes[0]][2] if self._shapes else None
         return wire, b"{" + stored + b"}", box
 
     def _wrong_fields(self, identifier: dict[str, Any]) -> InvalidRequest:
@@ -65,29 +62,29 @@ class Publishing:
         return missing_field(next(name for name in self._fields if name not in identifier), "notify")
 
 
-class _Scalar:
-    """A field whose values are text, and the parts of the values seen lately."""
+class _Values:
+    """A field, and the parts of the values seen lately."""
 
-    __slots__ = ("_field", "_numbers", "_texts", "name")
+    __slots__ = ("_field", "_max_vertices", "known", "name")
 
-    def __init__(self, name: str, field: Field) -> None:
+    def __init__(self, name: str, field: Field, max_vertices: int) -> None:
         self.name = name
+        # texts and integers, which are never equal; booleans and floats equal some integers and are kept out
+        self.known: dict[str | int, Part] = {}
         self._field = field
-        self._texts: dict[object, Part] = {}
-        self._numbers: dict[object, Part] = {}  # floats and booleans equal some of them: never here
+        self._max_vertices = max_vertices
 
     def part(self, value: object) -> Part:
-        """What a value contributes."""
-        kind = type(value)
-        known = self._texts if kind is str else self._numbers if kind is int else None
-        if known is not None and (part := known.get(value)) is not None:
-            return part
+        """What a value contributes; short texts and integers are remembered."""
+        if isinstance(self._field, SpatialField):
+            given, shape = self._field.locate(self.name, value, self._max_vertices)
+            return topic.encode(given) if isinstance(given, str) else "", _member(self.name, given), shape.box
         text = self._field.accept(self.name, value)
-        part = topic.encode(text), b"" if text == topic.WILDCARD else _member(self.name, text)
-        if known is not None and (not isinstance(value, str) or len(value) <= _LONGEST_REMEMBERED):
-            if len(known) >= _MOST_REMEMBERED:
-                known.clear()
-            known[value] = part
+        part = topic.encode(text), b"" if text == topic.WILDCARD else _member(self.name, text), None
+        if type(value) is int or (type(value) is str and len(value) <= _LONGEST_REMEMBERED):
+            if len(self.known) >= _MOST_REMEMBERED:
+                self.known.clear()
+            self.known[value] = part
         return part
 
 
