@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -40,7 +41,11 @@ class Server:
     """
 
     def __init__(
-        self, config: Mapping[str, Any] | Path, directory: Path, environment: Mapping[str, str] | None = None
+        self,
+        config: Mapping[str, Any] | Path,
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+        open_files: int | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         if isinstance(config, Path):
@@ -50,6 +55,7 @@ class Server:
             self.config_file.write_text(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         self.directory = directory
         self.environment = dict(environment or {})
+        self.open_files = open_files  # as many as the system lets the process have; None: as many as this one
         self.host = ""
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -104,6 +110,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            preexec_fn=None if self.open_files is None else self._limit_open_files,
         )
         self._process = process
         # Pipes and not files: a test may limit the size of the files that the process writes.
@@ -159,6 +166,10 @@ class Server:
         """End the process in the orderly way and start it again on the same data."""
         self.stop()
         return self.start()
+
+    def _limit_open_files(self) -> None:
+        assert self.open_files is not None
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.open_files, self.open_files))
 
     def _environ(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("AVISOSERVER_")}

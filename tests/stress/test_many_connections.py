@@ -49,3 +49,15 @@ def test_the_limit_of_connections(tmp_path: Path) -> None:
             assert watch.notification()["data"]["payload"] == "again"
             watch.close()
         publisher.close()
+
+
+def test_no_more_connections_than_the_system_has_files_for(tmp_path: Path) -> None:
+    with Server(configuration(), tmp_path, open_files=100) as server:
+        assert "the system allows 100 open files: 36 connections" in server.stdout
+        watches = [server.client.watch("tide", {}) for _ in range(36)]
+        for watch in watches:
+            watch.until("connection_established")
+        for _ in range(3):
+            refused(server.client)
+        for watch in watches:
+            watch.close()

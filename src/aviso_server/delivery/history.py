@@ -10,7 +10,7 @@ import msgspec
 
 from aviso_server.counts import Operations
 from aviso_server.delivery.forms import Bounds, Render
-from aviso_server.log.base import Log
+from aviso_server.log.base import Batch, Log
 from aviso_server.model.filter import Filter
 from aviso_server.model.geometry import Polygon
 from aviso_server.model.notification import Notification
@@ -58,29 +58,20 @@ class History:
         end = await self.end_of(stream, span, state.last)
         return Bounds(start, end, state.first, state.last, state.trimmed)
 
-    async def piece(
-        self,
-        wanted: Filter,
-        render: Render,
-        start: int,
-        end: int,
-        batch: int,
-        room: int | None = None,
-    ) -> Piece:
-        """The matching ones out of the next `batch` notifications from `start` on, at most `room` of them."""
+    async def read(self, wanted: Filter, start: int, end: int, batch: int) -> Batch:
+        """The next `batch` notifications from `start` on; some that cannot match may be missing already."""
         box = wanted.area.box if isinstance(wanted.area, Polygon) else None
         with self._operations.timed("get_batch"):
-            found = await self._log.read(wanted.stream, start, end, batch, box)
+            return await self._log.read(wanted.stream, start, end, batch, box)
+
+    async def piece(self, wanted: Filter, render: Render, found: Batch, room: int | None = None) -> Piece:
+        """The matching ones out of a batch, ready to be sent, at most `room` of them."""
         if not found.notifications:
             return Piece(b"", 0, found.next)
         loop = asyncio.get_running_loop()
+        executor = self._executor if wanted.area is None else self._spatial
         data, count, more = await loop.run_in_executor(
-            self._executor if wanted.area is None else self._spatial,
-            select_and_render,
-            found.notifications,
-            wanted,
-            render,
-            room,
+            executor, select_and_render, found.notifications, wanted, render, room
         )
         return Piece(data, count, found.next, more)
 

@@ -19,7 +19,7 @@ from aviso_server.delivery.tail import Passed, Tail
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.delivery.wheel import Wheel
 from aviso_server.errors import LogUnavailable
-from aviso_server.log.base import Log
+from aviso_server.log.base import Batch, Log
 from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.filter import Filter
 from aviso_server.model.timestamp import SECOND
@@ -160,23 +160,33 @@ class Hub:
     async def pieces(
         self, wanted: Filter, render: Render, start: int, end: int, cap: int | None = None
     ) -> AsyncIterator[Piece]:
-        """History from `start` to `end`, at most `cap` notifications of it."""
+        """History from `start` to `end`, at most `cap` notifications of it; the next batch is read meanwhile."""
         batch, room = self._batch(_FIRST_BATCH), cap
-        while start <= end:
-            piece = await self.history.piece(wanted, render, start, end, batch, room)
-            yield piece
-            if piece.more:
-                return
-            start = piece.next
-            batch = self._batch(min(batch * 4, _LARGEST_BATCH))
-            room = None if room is None else room - piece.count
-            if self.pace.batch_delay and start <= end:
-                await asyncio.sleep(self.pace.batch_delay)
+        ahead: asyncio.Task[Batch] | None = None
+        try:
+            while start <= end:
+                found = await (ahead or self.history.read(wanted, start, end, batch))
+                start, ahead = found.next, None
+                if start <= end and not self.pace.batch_delay:
+                    batch = min(batch * 4, _LARGEST_BATCH)
+                    ahead = asyncio.create_task(self.history.read(wanted, start, end, batch))
+                piece = await self.history.piece(wanted, render, found, room)
+                yield piece
+                if piece.more:
+                    return
+                room = None if room is None else room - piece.count
+                if self.pace.batch_delay and start <= end:
+                    await asyncio.sleep(self.pace.batch_delay)
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                ahead.add_done_callback(_ignore)
 
     async def next_piece(self, wanted: Filter, render: Render, start: int) -> Piece:
         """What a watcher who fell behind gets next."""
         last = (await self.log.state(wanted.stream)).last
-        return await self.history.piece(wanted, render, start, last, self._batch(_LARGEST_BATCH))
+        found = await self.history.read(wanted, start, last, self._batch(_LARGEST_BATCH))
+        return await self.history.piece(wanted, render, found)
 
     def renderer(self, event_type: str) -> Renderer:
         """The renderer of an event type; made once."""
@@ -256,3 +266,9 @@ class Hub:
 def _check_fed(tail: Tail) -> None:
     if tail.lost:
         raise LogUnavailable(f"the live feed of stream '{tail.stream}' was lost; ask again")
+
+
+def _ignore(reading: asyncio.Task[Batch]) -> None:
+    """Nobody is interested any longer, nor in why it failed."""
+    if not reading.cancelled():
+        reading.exception()

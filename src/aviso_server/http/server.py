@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 _GRACE = 30  # seconds for requests in flight at shutdown
 _PATIENCE = 5  # seconds of these for clients to take the rest of an answer that has begun
 _BACKLOG = 4096
+_OWN_FILES = 64  # descriptors for the log, its readers, pages and refusals
 _SWITCH_INTERVAL = 0.001  # seconds: how long a reading thread may keep the event loop waiting
 
 
@@ -67,7 +68,7 @@ def run(settings: Settings, ready_file: Path | None = None) -> int:
     except ImportError:
         return _failed("startup.otlp.failed", logs.NOT_INSTALLED)
     _log_configuration(settings)
-    _raise_file_limit()
+    settings = _within_file_limit(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     keep_large_pieces_apart()
     host, port = settings.application.host, settings.application.port
@@ -227,11 +228,23 @@ def _write_ready_file(path: Path, host: str, port: int) -> None:
     draft.rename(path)
 
 
-def _raise_file_limit() -> None:
-    """Use all file descriptors that the system allows: every watcher is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def _within_file_limit(settings: Settings) -> Settings:
+    """Use all file descriptors that the system allows, and take on no more connections than there are.
+
+    Every client is one. Without any left the system would hang up on clients, and nobody would know why.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = settings.limits.max_connections
+    room = max(1, hard - _OWN_FILES)
+    if hard == resource.RLIM_INFINITY or most <= room:
+        return settings
+    logger.warning(
+        "limits.max_connections is %d, but the system allows %d open files: %d connections", most, hard, room,
+        extra={"event": "startup.configuration.warning"},
+    )  # fmt: skip
+    limits = msgspec.structs.replace(settings.limits, max_connections=room)
+    return msgspec.structs.replace(settings, limits=limits)
 
 
 def _failed(event: str, message: str) -> int:

@@ -87,6 +87,7 @@ class JetStreamLog:
             await follower.stop()
         for task in list(self._starting):
             task.cancel()
+        await self._reader.close()
         await self._connection.close()
 
     @property

@@ -1,19 +1,20 @@
-"""Reads history straight from a stream: many messages per request, and no consumer left behind."""
+"""Reads history straight from a stream: many messages per request, and no consumer left behind.
+
+Short pieces come by batched direct get, from any replica and without a consumer; long ones through a cursor.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import uuid
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from aviso_server.errors import LogError, LogUnavailable
+from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Batch
 from aviso_server.log.jetstream_connection import Connection, NotReached, Refused, Unanswered
+from aviso_server.log.jetstream_cursor import Cursors
 from aviso_server.log.jetstream_streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
 from aviso_server.log.jetstream_wire import Identify, notification_of, time_of
 from aviso_server.model.notification import Notification
@@ -23,7 +24,8 @@ __all__ = ["Reader"]
 _SECOND = 1_000_000_000
 _BATCH_BYTES = 8 * 1024 * 1024
 _SILENCE = 5.0  # seconds
-_CATCH_UP_ATTEMPTS = 5  # before a replica that lags is given up and the leader is asked
+_LONG = 512  # notifications from which on a consumer is worth it
+_CATCH_UP_ATTEMPTS = 5
 _CATCH_UP_PAUSE = 0.1  # seconds
 _LARGEST = 2**63 - 1
 
@@ -41,6 +43,7 @@ class Reader:
         self._connection = connection
         self._streams = streams
         self._identify = identify
+        self._cursors = Cursors(connection, identify)
 
     async def read(self, base: str, start: int, end: int, limit: int) -> Batch:
         """Up to `limit` notifications with start <= sequence <= end, ascending."""
@@ -49,21 +52,33 @@ class Reader:
             return Batch((), max(start, end + 1))
         info = await self._streams.ensure(base)
         count = min(max(limit, 1), high - low + 1)
-        found: Sequence[Notification] = ()
-        if info.direct:
-            for _ in range(_CATCH_UP_ATTEMPTS):
-                found, pending = await self._connection.patiently(lambda: self._get(info, low, count))
-                reached = found[-1].sequence if found else low - 1
-                if len(found) == count or reached >= high:
-                    return _batch(found, end, high, reached + 1)
-                # a single replica knows what there is; of several the one that answered may lag behind the leader
-                if not pending and (info.replicas == 1 or not await self._more(info, reached + 1, high)):
-                    return _batch(found, end, high, end + 1)
-                if found:
-                    return _batch(found, end, high, reached + 1)
-                await asyncio.sleep(_CATCH_UP_PAUSE)
-        found = await self._pull(info, low, count)
-        return _batch(found, end, high, found[-1].sequence + 1 if len(found) == count else end + 1)
+        if count >= _LONG or not info.direct:
+            try:
+                found, more = await self._cursors.read(info.name, low, count, high)
+            except LogUnavailable:
+                if not info.direct:
+                    raise
+            else:
+                return _batch(found, end, high, found[-1].sequence + 1 if more else end + 1)
+        return await self._connection.patiently(lambda: self._read_direct(info, low, high, end, count))
+
+    async def close(self) -> None:
+        """Leave nothing on the broker."""
+        await self._cursors.close()
+
+    async def _read_direct(self, info: StreamInfo, low: int, high: int, end: int, count: int) -> Batch:
+        for _ in range(_CATCH_UP_ATTEMPTS):
+            found, pending = await self._get(info, low, count)
+            reached = found[-1].sequence if found else low - 1
+            if len(found) == count or reached >= high:
+                return _batch(found, end, high, reached + 1)
+            # a single replica knows what there is; of several the one that answered may lag behind the leader
+            if not pending and (info.replicas == 1 or not await self._more(info, reached + 1, high)):
+                return _batch(found, end, high, end + 1)
+            if found:
+                return _batch(found, end, high, reached + 1)
+            await asyncio.sleep(_CATCH_UP_PAUSE)
+        raise NotReached("the broker that answers lags behind the others")
 
     async def last_until(self, base: str, time: int) -> int:
         """The highest held sequence stored at or before `time`; first - 1 if there is none."""
@@ -155,43 +170,6 @@ class Reader:
             return found, future.result()
         finally:
             future.cancel()
-
-    async def _pull(self, info: StreamInfo, start: int, count: int) -> Sequence[Notification]:
-        """The same through a consumer of its own, for brokers without batched direct gets; it is gone afterwards."""
-        found: list[Notification] = []
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def take(subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
-            if reply:
-                words = reply.split(b".")
-                sequence, _, when = words[5:8] if len(words) == 9 else words[7:10]
-                found.append(notification_of(int(sequence), int(when), subject, headers, body, self._identify))
-            if (not reply or len(found) == count) and not done.done():
-                done.set_result(None)
-
-        name = f"aviso_replay_{uuid.uuid4().hex}"
-        config: dict[str, Any] = {
-            "name": name,
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": start,
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "mem_storage": True,
-            "num_replicas": 1,
-            "inactive_threshold": 30 * _SECOND,
-        }
-        request = {"stream_name": info.name, "config": config, "action": "create"}
-        inbox = await self._connection.subscribe(take)
-        try:
-            await self._connection.api(f"CONSUMER.CREATE.{info.name}.{name}", request)
-            ask = msgspec.json.encode({"batch": count, "no_wait": True})
-            await self._connection.publish(f"$JS.API.CONSUMER.MSG.NEXT.{info.name}.{name}", ask, inbox.subject)
-            await self._connection.wait(done, _SILENCE)
-        finally:
-            await inbox.close()
-            with contextlib.suppress(LogError):
-                await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{info.name}.{name}", b"")
-        return found
 
 
 def _batch(found: Sequence[Notification], end: int, high: int, following: int) -> Batch:

@@ -30,7 +30,7 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "api.replay.stream.established": ("info", "A replay was opened."),
     "api.schema.list.succeeded": ("debug", "All schemas were asked for."),
     "api.schema.get.succeeded": ("debug", "One schema was asked for."),
-    "api.request.malformed": ("warn", "What came was not HTTP."),
+    "api.request.malformed": ("warn", "What came was not HTTP, or its headers were too large."),
     "api.request.parse.failed": ("warn", "The body is not a request."),
     "api.request.validation.failed": ("warn", "The request is not acceptable."),
     "api.request.limit.reached": ("warn", "A limit was reached; `limit` names it."),

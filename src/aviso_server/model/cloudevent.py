@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Notification
-from aviso_server.model.timestamp import SECOND, event_time, seconds_text
+from aviso_server.model.timestamp import event_time
 
 __all__ = ["LIVE", "REPLAY", "Renderer"]
 
@@ -74,17 +74,11 @@ class Renderer:
             + after
         )
         pieces = []
-        last_second, whole = -1, b""
+        last_time, time = -1, b""
         for notification in notifications:
-            second, fraction = divmod(notification.time, SECOND)
-            if second != last_second:
-                last_second, whole = second, seconds_text(second)[:-1].encode()
-            if fraction % 1000:
-                time = b"%b.%09dZ" % (whole, fraction)
-            elif fraction % 1_000_000:
-                time = b"%b.%06dZ" % (whole, fraction // 1000)
-            else:
-                time = event_time(notification.time).encode()
+            if notification.time != last_time:  # what was stored together has one time
+                last_time = notification.time
+                time = event_time(last_time).encode()
             sequence = notification.sequence
             pieces.append(template % (notification.identifier, notification.payload, sequence, sequence, time))
         return b"".join(pieces)
