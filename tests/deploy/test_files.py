@@ -129,14 +129,6 @@ def test_the_configuration_of_compose_can_be_used() -> None:
     assert hosts == {name for name in COMPOSE["services"] if name.startswith("nats-")}
 
 
-def test_compose_as_docker_reads_it() -> None:
-    docker = shutil.which("docker")
-    command = [docker or "docker", "compose", "--profile", "spark", "config", "--quiet"]
-    if docker is not None and subprocess.run([docker, "compose", "version"], capture_output=True).returncode == 0:
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-        assert result.returncode == 0, result.stderr
-
-
 def test_unit(tmp_path: Path) -> None:
     settings = dict(re.findall(r"^(\w+)=(.*)$", UNIT, re.MULTILINE))
     assert settings["User"] not in ("", "root")

@@ -95,6 +95,11 @@ class TestOnABroker(OwnBroker):
             await everything(log, "mars", limit=7)
             await log.first_since("mars", 0)
             assert await asyncio.to_thread(self.consumers) == 1
+            await log.append_many([draft(number) for number in range(2000)])
+            assert len(await everything(log, "mars", limit=600)) == 2050
+            assert await asyncio.to_thread(self.consumers) == 1, "a long read deletes its consumer at its end"
+            await log.read("mars", 1, 2000, 600)
+            assert await asyncio.to_thread(self.consumers) == 2, "it may go on in a moment"
         assert await asyncio.to_thread(self.consumers) == 0
 
     @in_event_loop

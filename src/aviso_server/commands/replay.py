@@ -38,6 +38,12 @@ class _Event(msgspec.Struct, frozen=True):
     time: str
     data: _Data
 
+    @property
+    def sequence(self) -> int:
+        """The number behind the `@` of the id; 0 if there is none."""
+        digits = self.id.rpartition("@")[2]
+        return int(digits) if digits.isascii() and digits.isdecimal() else 0
+
 
 @click.command()
 @click.argument("event_type")
@@ -134,22 +140,24 @@ def _print(response: httpx.Response, as_json: bool, progress: Progress) -> None:
             if frame.event == "replay":
                 event = msgspec.json.decode(frame.data, type=_Event)
                 last = event.id
-                progress.advance()
+                progress.advance(event.sequence)
                 click.echo(frame.data if as_json else _line(event))
             else:
-                completed = _control(frame, last) or completed
+                completed = _control(frame, last, progress) or completed
     except msgspec.DecodeError as error:
         fail(f"the server sent a frame that cannot be read: {error}; last notification: {last}")
     if not completed:
         fail(f"the stream ended before the replay was complete; last notification: {last}")
 
 
-def _control(frame: Frame, last: str) -> bool:
+def _control(frame: Frame, last: str, progress: Progress) -> bool:
     body = msgspec.json.decode(frame.data, type=dict[str, Any]) if frame.data else {}
     if frame.event == "error":
         fail(f"the server reports: {body.get('message') or body.get('error')}; last notification: {last}")
     if body.get("type") == "notification_replay_limit_reached":
         fail(f"the server stops after {body.get('max_allowed')} notifications; go on with --from after {last}")
+    if body.get("type") == "replay_started" and isinstance(body.get("end_sequence"), int):
+        progress.expect(body["end_sequence"])
     return body.get("type") == "replay_completed"
 
 

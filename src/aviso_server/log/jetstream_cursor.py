@@ -59,7 +59,7 @@ class Cursor:
         await self._connection.api(f"CONSUMER.CREATE.{self.stream}.{self._consumer}", request)
 
     async def read(self, count: int) -> tuple[Sequence[Notification], bool]:
-        """Up to `count` notifications, and whether there may be more; LogError if the cursor is of no use any longer."""
+        """Up to `count` notifications, and whether there may be more; LogError if the cursor is of no use now."""
         assert self._inbox is not None  # open
         self._found, self._wanted = [], count
         self._done = asyncio.get_running_loop().create_future()

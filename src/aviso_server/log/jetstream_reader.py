@@ -59,7 +59,12 @@ class Reader:
                 if not info.direct:
                     raise
             else:
-                return _batch(found, end, high, found[-1].sequence + 1 if more else end + 1)
+                reached = found[-1].sequence if found else low - 1
+                if not more and reached < high and info.replicas > 1:
+                    # the broker that keeps the consumer may lag behind the leader
+                    more = await self._more(info, reached + 1, high)
+                if found or not more:
+                    return _batch(found, end, high, reached + 1 if more else end + 1)
         return await self._connection.patiently(lambda: self._read_direct(info, low, high, end, count))
 
     async def close(self) -> None:
