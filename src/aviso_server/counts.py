@@ -65,8 +65,7 @@ class Operations:
         }
 
         self._pairs = {
-            operation: (self.durations[operation, "ok"], self.durations[operation, "error"])
-            for operation in OPERATIONS
+            operation: (self.durations[operation, "ok"], self.durations[operation, "error"]) for operation in OPERATIONS
         }
 
     def timed(self, operation: Operation) -> Timing:

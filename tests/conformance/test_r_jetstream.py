@@ -15,7 +15,7 @@ from tests.conformance.configuration import changed, conformance
 from tests.conformance.expectations import payloads
 from tests.conformance.samples import DISSEMINATION, MARS, POLYGON, PROBE, P, but
 from tests.harness import Server
-from tests.harness.broker import ask, publish, single, stored
+from tests.harness.broker import ask, publish, single, stored, wait_until
 
 OD = {"class": "od"}
 POLYGON_JS = {
@@ -169,9 +169,8 @@ def test_case_232_233_234_live(broker: LocalBroker, tmp_path: Path) -> None:
             client.publish_many("mars", [(but(MARS, step=step), step) for step in range(20)])
             for stream in (one, other):
                 assert [stream.notification()["data"]["payload"] for _ in range(20)] == list(range(20))
-        consumers = ask(broker.url, "CONSUMER.LIST.MARS")
-        assert consumers["total"] == 1
-    assert ask(broker.url, "CONSUMER.LIST.MARS")["total"] == 0
+        wait_until(lambda: ask(broker.url, "CONSUMER.LIST.MARS")["total"] == 1, seconds=5)
+    wait_until(lambda: ask(broker.url, "CONSUMER.LIST.MARS")["total"] == 0, seconds=5)
 
 
 def test_case_235_on_the_wire(broker: LocalBroker, tmp_path: Path) -> None:

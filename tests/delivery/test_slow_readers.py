@@ -17,6 +17,7 @@ from aviso_server.delivery.watcher import Watcher
 from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite import SqliteLog
+from aviso_server.model.cloudevent import LIVE
 from aviso_server.model.span import Span
 from tests.delivery.scene import TIDE, Reader, hub_on, join, publish, roomy, settled
 from tests.log.scenario import in_event_loop
@@ -290,3 +291,21 @@ async def test_a_large_area_holds_up_nobody_else(make_log: MakeLog, monkeypatch:
         assert everything.sequences == list(range(1, 91))
         assert near.sequences == [each for each in range(1, 91) if each % 3]
         assert near_watcher.flow.fell_behind >= 1
+
+
+@in_event_loop
+async def test_what_is_offered_to_a_watcher_that_has_just_fallen_behind_is_left_to_the_log() -> None:
+    async with hub_on(roomy()) as hub:
+        watcher, slow = await join(hub)
+        slow.stop()
+        for position in (2, 4):  # one is being written, two wait
+            await publish(hub.log, position // 2)
+            await settled(lambda position=position: watcher.position == position)
+        watcher.fall_behind()
+        assert watcher.position == 2
+        [fourth] = await publish(hub.log)
+        frame = hub.renderer("tide").frame(LIVE, fourth)
+        watcher.offer([(fourth.sequence, frame)], frame)  # by a sweep that had begun before
+        slow.resume()
+        await settled(lambda: len(slow.sequences) >= 4)
+        assert slow.sequences == [1, 2, 3, 4]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import nats.errors
 
 from aviso_server.log.local_broker import LocalBroker
 
-__all__ = ["ask", "cluster", "publish", "single", "stored"]
+__all__ = ["ask", "cluster", "publish", "single", "stored", "wait_until"]
 
 
 @contextmanager
@@ -78,3 +79,11 @@ def stored(url: str, stream: str, sequence: int) -> tuple[str, bytes, dict[str, 
         return found.subject or "", found.data or b"", dict(found.headers or {})
 
     return asyncio.run(run())
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)

@@ -6,14 +6,15 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from tests.harness import Client, EventStream, Server, StreamBroken
+from tests.harness.broker import wait_until
 from tests.harness.client import body
 
-__all__ = ["Publisher", "Watcher", "assert_record", "wait_until"]
+__all__ = ["Publisher", "Watcher", "assert_record", "configuration", "stored"]
 
 EVENT_TYPE = "tide"
 SCHEMA = {
@@ -140,14 +141,6 @@ class Watcher(_Loop):
                 self.received.append((frame.data["sequence"], frame.data["data"]["payload"]))
             elif frame.kind == "connection-closing":
                 self.reasons[frame.data["reason"]] += 1
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def stored(server: Server, identifier: Mapping[str, Any] | None = None) -> list[tuple[int, str]]:

@@ -12,8 +12,8 @@ import pytest
 
 from aviso_server.log.local_broker import LocalBroker
 from tests.harness import Server
-from tests.harness.broker import ask, cluster
-from tests.jetstream.recorder import Publisher, Watcher, assert_record, configuration, wait_until
+from tests.harness.broker import ask, cluster, wait_until
+from tests.jetstream.recorder import Publisher, Watcher, assert_record, configuration
 
 
 @pytest.fixture

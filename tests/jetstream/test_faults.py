@@ -13,8 +13,8 @@ import pytest
 
 from aviso_server.log.local_broker import LocalBroker
 from tests.harness import Server
-from tests.harness.broker import ask, publish, single
-from tests.jetstream.recorder import Publisher, Watcher, assert_record, configuration, stored, wait_until
+from tests.harness.broker import ask, publish, single, wait_until
+from tests.jetstream.recorder import Publisher, Watcher, assert_record, configuration, stored
 
 TIDE = {"place": "x", "level": 1}
 
@@ -54,7 +54,7 @@ def test_ten_times_as_many_watchers_are_still_one_consumer(broker: LocalBroker, 
         for number in range(40):
             stream = running.enter_context(servers[0].client.watch("tide", {"level": number % 10}))
             stream.until("connection_established")
-        assert ask(broker.url, "CONSUMER.LIST.TIDE")["total"] == 1
+        wait_until(lambda: ask(broker.url, "CONSUMER.LIST.TIDE")["total"] == 1, seconds=5)
 
 
 @pytest.mark.timeout(90)

@@ -9,14 +9,18 @@ __all__ = ["WILDCARD", "build", "decode", "display", "encode", "parse"]
 
 WILDCARD = "*"
 
-_RESERVED = str.maketrans({"%": "%25", ".": "%2E", "*": "%2A", ">": "%3E"})
+_RESERVED = {"%": "%25", ".": "%2E", "*": "%2A", ">": "%3E"}  # the percent sign first: the others bring more of them
 _NEEDS_ENCODING = re.compile(r"[%.*>]")
 _HEX_PAIR = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 def encode(token: str) -> str:
     """The wire form of one token."""
-    return token.translate(_RESERVED) if _NEEDS_ENCODING.search(token) else token
+    if not _NEEDS_ENCODING.search(token):
+        return token
+    for character, encoded in _RESERVED.items():  # much faster than translate() where the token is a large polygon
+        token = token.replace(character, encoded)
+    return token
 
 
 def decode(token: str) -> str:

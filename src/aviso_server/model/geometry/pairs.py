@@ -13,6 +13,7 @@ from aviso_server.model.geometry.text import (
     MAX_VERTICES,
     check_range,
     check_ring,
+    is_on_map,
     parse_polygon,
     shown,
 )
@@ -81,6 +82,20 @@ def payload_polygon(payload: object, max_vertices: int = MAX_VERTICES) -> Polygo
 
 
 def _coordinates(pairs: list[object] | tuple[object, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    try:
+        numbers = msgspec.convert(pairs, list[tuple[float, float]])
+    except msgspec.ValidationError:
+        return _checked_one_by_one(pairs)
+    lats, lons = zip(*numbers, strict=True)
+    box = box_around(lats, lons)
+    # A nan may hide from min and max, but not from the sum.
+    if not is_on_map(box) or math.isnan(sum(lats) + sum(lons)):
+        return _checked_one_by_one(pairs)
+    return lats, lons
+
+
+def _checked_one_by_one(pairs: list[object] | tuple[object, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Slower, but says which pair is wrong."""
     lats: list[float] = []
     lons: list[float] = []
     for number, value in enumerate(pairs, start=1):

@@ -21,6 +21,7 @@ __all__ = [
     "box_text",
     "check_range",
     "check_ring",
+    "is_on_map",
     "parse_box",
     "parse_point",
     "parse_polygon",
@@ -65,7 +66,7 @@ def parse_polygon(text: str, max_vertices: int = MAX_VERTICES) -> Polygon:
     lats, lons = values[0::2], values[1::2]
     box = Box(min(lats), min(lons), max(lats), max(lons))
     # A nan may hide from min and max, but not from the sum.
-    if not _in_range(box) or math.isnan(sum(values)):
+    if not is_on_map(box) or math.isnan(sum(values)):
         for lat, lon in zip(lats, lons, strict=True):
             check_range(lat, lon)
     check_ring(lats, lons)
@@ -99,8 +100,11 @@ def box_text(box: Box) -> str:
 
 def polygon_text(polygon: Polygon) -> str:
     """Write a polygon as `(lat,lon,lat,lon,...)`; reading it back gives an equal polygon."""
-    pairs = zip(polygon.lats, polygon.lons, strict=True)
-    return f"({','.join(decimal_text.shortest(value) for pair in pairs for value in pair)})"
+    values = [value for pair in zip(polygon.lats, polygon.lons, strict=True) for value in pair]
+    text = msgspec.json.encode(values)[1:-1].decode()
+    if "e" in text:  # JSON may write very small numbers with an exponent
+        return f"({','.join(map(decimal_text.shortest, values))})"
+    return f"({text.replace('.0,', ',').removesuffix('.0')})"
 
 
 def check_range(lat: float, lon: float) -> None:
@@ -163,7 +167,8 @@ def _refuse(items: list[str]) -> NoReturn:
     raise AssertionError("every item is a number")
 
 
-def _in_range(box: Box) -> bool:
+def is_on_map(box: Box) -> bool:
+    """True if every place in the box exists; the limits belong to the map."""
     return box.min_lat >= -MAX_LAT and box.max_lat <= MAX_LAT and box.min_lon >= -MAX_LON and box.max_lon <= MAX_LON
 
 
