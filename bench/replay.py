@@ -7,7 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Draft
 from bench import workload

@@ -156,7 +156,7 @@ def test_module_promises_what_it_offers(path: Path) -> None:
         ("log", "from aviso_server.http import server", "log must not import aviso_server.http"),
         ("log", "from aviso_server import delivery", "log must not import aviso_server.delivery"),
         ("delivery", "import aviso_server.http", "delivery must not import aviso_server.http"),
-        ("config", "from aviso_server.log.sqlite import SqliteLog", "config may know aviso_server.log.base"),
+        ("config", "from aviso_server.log.sqlite.log import SqliteLog", "config may know aviso_server.log.base"),
         ("http", "from aviso_server.cli import main", "http must not import aviso_server.cli"),
         ("http", "import aviso_server.pipeline.session", "http must not import aviso_server.pipeline.session"),
         ("pipeline", "from aviso_server.log.base import Log", "pipeline must not import aviso_server.log.base"),

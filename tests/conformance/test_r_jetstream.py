@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aviso_server.log.local_broker import LocalBroker
+from aviso_server.log.jetstream.local_broker import LocalBroker
 from tests.conformance.configuration import changed, conformance
 from tests.conformance.expectations import payloads
 from tests.conformance.samples import DISSEMINATION, MARS, POLYGON, PROBE, P, but

@@ -13,7 +13,7 @@ from aviso_server.delivery.hub import Hub
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.delivery.replay import Replay
 from aviso_server.log.base import Log
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Notification
 from aviso_server.model.span import Span
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, publish, roomy, settled

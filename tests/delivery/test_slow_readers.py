@@ -16,7 +16,7 @@ from aviso_server.delivery.hub import Hub
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.cloudevent import LIVE
 from aviso_server.model.span import Span
 from tests.delivery.scene import TIDE, Reader, hub_on, join, publish, roomy, settled

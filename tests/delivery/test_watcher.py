@@ -12,7 +12,7 @@ from aviso_server.delivery import tail
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.log.base import Log
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.schema import read_point
 from aviso_server.model.span import Span
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, join, publish, roomy, settled

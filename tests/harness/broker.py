@@ -13,7 +13,7 @@ from typing import Any
 import nats
 import nats.errors
 
-from aviso_server.log.local_broker import LocalBroker
+from aviso_server.log.jetstream.local_broker import LocalBroker
 
 __all__ = ["ask", "cluster", "publish", "single", "stored", "wait_until"]
 

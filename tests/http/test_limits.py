@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from aviso_server.http.clients import Clients
-from aviso_server.http.memory import Memory, resident_bytes
-from aviso_server.http.rate import Buckets
+from aviso_server.http.limits.clients import Clients
+from aviso_server.http.limits.memory import Memory, resident_bytes
+from aviso_server.http.limits.rate import Buckets
 from tests.config.configurations import inspected, keys
 from tests.harness import Client, Server
 from tests.harness.client import body

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from aviso_server.errors import LogUnavailable
-from aviso_server.log.jetstream import JetStreamLog
-from aviso_server.log.jetstream_options import BrokerOptions
-from aviso_server.log.local_broker import LocalBroker
+from aviso_server.log.jetstream.local_broker import LocalBroker
+from aviso_server.log.jetstream.log import JetStreamLog
+from aviso_server.log.jetstream.options import BrokerOptions
 from tests.log.scenario import draft, in_event_loop, opened, sequences
 
 

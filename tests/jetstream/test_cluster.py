@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aviso_server.log.local_broker import LocalBroker
+from aviso_server.log.jetstream.local_broker import LocalBroker
 from tests.harness import Server
 from tests.harness.broker import ask, cluster, wait_until
 from tests.jetstream.recorder import Publisher, Watcher, assert_record, configuration

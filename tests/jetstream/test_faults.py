@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aviso_server.log.local_broker import LocalBroker
+from aviso_server.log.jetstream.local_broker import LocalBroker
 from tests.harness import Server
 from tests.harness.broker import ask, publish, single, wait_until
 from tests.jetstream.recorder import Publisher, Watcher, assert_record, configuration, stored

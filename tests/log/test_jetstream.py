@@ -12,9 +12,9 @@ import pytest
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import Log, StoragePolicy
-from aviso_server.log.jetstream import JetStreamLog
-from aviso_server.log.jetstream_options import BrokerOptions
-from aviso_server.log.local_broker import LocalBroker
+from aviso_server.log.jetstream.local_broker import LocalBroker
+from aviso_server.log.jetstream.log import JetStreamLog
+from aviso_server.log.jetstream.options import BrokerOptions
 from aviso_server.model.notification import Notification
 from tests.harness.broker import ask, single
 from tests.log.contract import LogContract, StoragePolicyContract

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import LogError
-from aviso_server.log.jetstream_wire import identify_by, message_of, notification_of, time_of
+from aviso_server.log.jetstream.wire import identify_by, message_of, notification_of, time_of
 from aviso_server.model import topic as topics
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Box, Draft, Notification

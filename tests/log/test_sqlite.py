@@ -12,8 +12,8 @@ import pytest
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import Log, StoragePolicy, StreamState
-from aviso_server.log.sqlite import SqliteLog
-from aviso_server.log.sqlite_files import connect
+from aviso_server.log.sqlite.files import connect
+from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Box, Draft, Notification
 from tests.log.contract import LogContract, StoragePolicyContract
 from tests.log.scenario import EVERYTHING, draft, everything, in_event_loop, opened, sequences, size, until

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from aviso_server.errors import LogUnavailable
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Notification
 from tests.log.scenario import draft, everything, in_event_loop, opened, sequences, until
 
@@ -25,7 +25,7 @@ PUBLISH = """
 import asyncio, sys
 from pathlib import Path
 from aviso_server.log.base import StoragePolicy
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Draft
 
 async def publish(log, who, first):

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from aviso_server.errors import LogDamaged, LogInUse, LogUnavailable
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 from tests.log.scenario import draft, in_event_loop, opened, sequences
 
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 
 async def hold():
     await SqliteLog(Path(sys.argv[1])).open()

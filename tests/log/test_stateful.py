@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from aviso_server.log.base import Log, StoragePolicy, StreamState
 from aviso_server.log.memory import MemoryLog
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Box, Draft, Notification
 from tests.log.scenario import draft, everything, size
 

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from aviso_server.commands.log_directory import config_option, log_directory, path_option
 from aviso_server.commands.output import fail, print_json
 from aviso_server.errors import LogError
-from aviso_server.log.sqlite_backup import Copy, back_up
-from aviso_server.log.sqlite_backup import restore as restore_copy
+from aviso_server.log.sqlite.backup import Copy, back_up
+from aviso_server.log.sqlite.backup import restore as restore_copy
 
 __all__ = ["backup", "restore"]
 

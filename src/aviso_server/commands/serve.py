@@ -42,7 +42,7 @@ def serve(file: Path | None, ready_file: Path | None, broker: Path | None) -> No
     """
     if broker is None:
         raise SystemExit(_serve(file, ready_file, os.environ))
-    from aviso_server.log.local_broker import LocalBroker
+    from aviso_server.log.jetstream.local_broker import LocalBroker
 
     try:
         with LocalBroker(broker) as running:

@@ -14,12 +14,12 @@ from aviso_server.http.answers import JSON, Refusal, empty, json_answer, respond
 from aviso_server.http.auth.check import check
 from aviso_server.http.auth.layer import is_guarded
 from aviso_server.http.body import Receive
+from aviso_server.http.metrics.tally import Measured
 from aviso_server.http.notify import notify
 from aviso_server.http.refused import log_refusal
 from aviso_server.http.request_id import new_request_id
 from aviso_server.http.service import Service
 from aviso_server.http.streams import replay, watch
-from aviso_server.http.tally import Measured
 
 __all__ = ["App"]
 

@@ -10,9 +10,9 @@ from aviso_server.delivery.outlet import Send
 from aviso_server.errors import InvalidRequest, LogError, RequestError, UnknownEventType
 from aviso_server.http.answers import ENDPOINTS, JSON, Refusal, refusal_of, respond
 from aviso_server.http.body import Receive, read_body
+from aviso_server.http.metrics.tally import UNKNOWN, NotificationStatus, Tally
 from aviso_server.http.requests import parse_request
 from aviso_server.http.service import Service
-from aviso_server.http.tally import UNKNOWN, NotificationStatus, Tally
 from aviso_server.http.traces import Traces
 from aviso_server.model.notification import Draft, Notification
 from aviso_server.model.timestamp import SECOND, seconds_text

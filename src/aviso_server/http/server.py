@@ -25,14 +25,14 @@ from aviso_server.config import shown
 from aviso_server.config.settings import Settings
 from aviso_server.errors import LogError
 from aviso_server.http.app import App
-from aviso_server.http.memory import give_back, keep_large_pieces_apart
-from aviso_server.http.metrics_server import metrics_served
+from aviso_server.http.connection.slow_clients import limited_connection
+from aviso_server.http.limits.memory import give_back, keep_large_pieces_apart
+from aviso_server.http.metrics.server import metrics_served
 from aviso_server.http.service import Service
-from aviso_server.http.slow_clients import limited_connection
 from aviso_server.http.traces import start_traces
 from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
-from aviso_server.log.sqlite import SqliteLog
+from aviso_server.log.sqlite.log import SqliteLog
 
 __all__ = ["make_log", "run"]
 
@@ -52,8 +52,8 @@ def make_log(settings: Settings) -> Log:
         return MemoryLog(backend.in_memory.max_history_per_topic, backend.in_memory.max_topics)
     if backend.kind == "jetstream":
         # The broker's client is imported late: most servers do without it.
-        from aviso_server.log.jetstream import JetStreamLog
-        from aviso_server.log.jetstream_options import BrokerOptions
+        from aviso_server.log.jetstream.log import JetStreamLog
+        from aviso_server.log.jetstream.options import BrokerOptions
 
         given = msgspec.structs.asdict(backend.jetstream)
         options = BrokerOptions(**msgspec.structs.asdict(given.pop("tls")), **given)

@@ -13,9 +13,9 @@ from aviso_server.counts import Operations
 from aviso_server.delivery.hub import GENERIC, Hub, Pace
 from aviso_server.http.auth.layer import Gate
 from aviso_server.http.ecpds import EcpdsPlugin
-from aviso_server.http.limits import Limits
-from aviso_server.http.openapi import document
-from aviso_server.http.tally import Tally
+from aviso_server.http.limits.checks import Limits
+from aviso_server.http.metrics.tally import Tally
+from aviso_server.http.openapi.document import document
 from aviso_server.http.traces import Traces
 from aviso_server.log.base import Log
 from aviso_server.model.schema import Catalogue

@@ -11,10 +11,10 @@ from aviso_server.errors import InvalidRequest, LogError, RequestError
 from aviso_server.http.answers import ENDPOINTS, Refusal, refusal_of
 from aviso_server.http.auth.user import User
 from aviso_server.http.body import Receive, read_body
+from aviso_server.http.metrics.tally import unmeasured
 from aviso_server.http.replay_forms import is_lenient, send_in_form, wanted_form
 from aviso_server.http.requests import Request, parse_request
 from aviso_server.http.service import Service
-from aviso_server.http.tally import unmeasured
 from aviso_server.model.filter import Filter
 from aviso_server.model.schema import EventType, GenericType, read_point
 from aviso_server.model.span import Span, read_end, read_start

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.jetstream_connection import Connection, Inbox
-from aviso_server.log.jetstream_streams import StreamInfo, Streams
-from aviso_server.log.jetstream_wire import Identify, notification_of
+from aviso_server.log.jetstream.connection import Connection, Inbox
+from aviso_server.log.jetstream.streams import StreamInfo, Streams
+from aviso_server.log.jetstream.wire import Identify, notification_of
 from aviso_server.model.notification import Draft, Notification
 
 __all__ = ["Seen", "StreamFollower"]

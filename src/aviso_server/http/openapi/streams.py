@@ -6,7 +6,7 @@ from typing import Any
 
 from aviso_server.config.settings import Settings
 from aviso_server.delivery import frames
-from aviso_server.http.openapi_requests import SAMPLE_PAYLOAD
+from aviso_server.http.openapi.requests import SAMPLE_PAYLOAD
 from aviso_server.model.cloudevent import LIVE, REPLAY, Renderer
 from aviso_server.model.fields.point_cloud import PointCloudField
 from aviso_server.model.identifier_schema import filter_samples, published_sample

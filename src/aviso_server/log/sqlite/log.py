@@ -20,10 +20,10 @@ from aviso_server.counts import Histogram
 from aviso_server.errors import LogDamaged, LogError, LogUnavailable
 from aviso_server.log.base import COMMIT_SIZES, Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
 from aviso_server.log.followers import Followers
-from aviso_server.log.sqlite_files import DirectoryLock, as_log_error, connect, prepare
-from aviso_server.log.sqlite_reader import Reader
-from aviso_server.log.sqlite_stream import Entry, load_entries
-from aviso_server.log.sqlite_writer import Append, Outcome, Remove, Wipe, Work, Writer
+from aviso_server.log.sqlite.files import DirectoryLock, as_log_error, connect, prepare
+from aviso_server.log.sqlite.reader import Reader
+from aviso_server.log.sqlite.stream import Entry, load_entries
+from aviso_server.log.sqlite.writer import Append, Outcome, Remove, Wipe, Work, Writer
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["SqliteLog"]

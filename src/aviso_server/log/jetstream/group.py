@@ -13,8 +13,8 @@ from time import perf_counter
 
 import msgspec
 
-from aviso_server.log.jetstream_connection import Connection, NotReached, Refused, Unanswered
-from aviso_server.log.jetstream_wire import Message
+from aviso_server.log.jetstream.connection import Connection, NotReached, Refused, Unanswered
+from aviso_server.log.jetstream.wire import Message
 
 __all__ = ["Group", "Pace"]
 

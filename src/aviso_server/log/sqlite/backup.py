@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from aviso_server.errors import LogDamaged, LogUnavailable
-from aviso_server.log.sqlite_files import DATABASE, DirectoryLock, as_log_error, check
+from aviso_server.log.sqlite.files import DATABASE, DirectoryLock, as_log_error, check
 
 __all__ = ["Copy", "Progress", "back_up", "restore"]
 

@@ -13,10 +13,10 @@ import msgspec
 
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Batch
-from aviso_server.log.jetstream_connection import Connection, NotReached, Refused, Unanswered
-from aviso_server.log.jetstream_cursor import Cursors
-from aviso_server.log.jetstream_streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
-from aviso_server.log.jetstream_wire import Identify, notification_of, time_of
+from aviso_server.log.jetstream.connection import Connection, NotReached, Refused, Unanswered
+from aviso_server.log.jetstream.cursor import Cursors
+from aviso_server.log.jetstream.streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
+from aviso_server.log.jetstream.wire import Identify, notification_of, time_of
 from aviso_server.model.notification import Notification
 
 __all__ = ["Reader"]

@@ -11,8 +11,8 @@ import msgspec
 
 from aviso_server.errors import LogError
 from aviso_server.log.base import StoragePolicy, StreamState
-from aviso_server.log.jetstream_connection import Connection, Refused
-from aviso_server.log.jetstream_options import BrokerOptions
+from aviso_server.log.jetstream.connection import Connection, Refused
+from aviso_server.log.jetstream.options import BrokerOptions
 
 __all__ = ["NAME_IN_USE", "NO_MESSAGE", "NO_STREAM", "StreamInfo", "Streams", "base_of"]
 

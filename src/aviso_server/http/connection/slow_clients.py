@@ -7,10 +7,10 @@ from asyncio import TimerHandle, Transport
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from aviso_server.http.connection import Connection, answer
-from aviso_server.http.limits import LimitName, Limits
+from aviso_server.http.connection.protocol import Connection, answer
+from aviso_server.http.limits.checks import LimitName, Limits
+from aviso_server.http.metrics.tally import Tally
 from aviso_server.http.request_id import new_request_id
-from aviso_server.http.tally import Tally
 
 __all__ = ["limited_connection"]
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import msgspec
 
 from aviso_server.errors import LogError
-from aviso_server.log.jetstream_connection import Connection, Inbox, Unanswered
-from aviso_server.log.jetstream_wire import Identify, notification_of
+from aviso_server.log.jetstream.connection import Connection, Inbox, Unanswered
+from aviso_server.log.jetstream.wire import Identify, notification_of
 from aviso_server.model.notification import Notification
 
 __all__ = ["Cursor", "Cursors"]

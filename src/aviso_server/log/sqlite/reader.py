@@ -18,8 +18,8 @@ from typing import TypeVar
 import msgspec
 
 from aviso_server.log.base import Batch
-from aviso_server.log.sqlite_files import as_log_error, connect
-from aviso_server.log.sqlite_stream import PACKED_BOX, Entry
+from aviso_server.log.sqlite.files import as_log_error, connect
+from aviso_server.log.sqlite.stream import PACKED_BOX, Entry
 from aviso_server.model.notification import Box, Notification
 
 __all__ = ["Reader"]

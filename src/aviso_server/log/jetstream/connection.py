@@ -17,8 +17,8 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
 from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.jetstream_options import BrokerOptions
-from aviso_server.log.jetstream_parser import Handler, Parser
+from aviso_server.log.jetstream.options import BrokerOptions
+from aviso_server.log.jetstream.parser import Handler, Parser
 
 __all__ = ["Connection", "Inbox", "NotReached", "Refused", "Unanswered"]
 

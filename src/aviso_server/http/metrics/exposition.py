@@ -16,7 +16,7 @@ from aviso_server.delivery.outlet import Send
 from aviso_server.errors import LogError
 from aviso_server.http.answers import empty, respond
 from aviso_server.http.body import Receive
-from aviso_server.http.families import families
+from aviso_server.http.metrics.families import families
 from aviso_server.http.request_id import new_request_id
 from aviso_server.http.service import Service
 from aviso_server.log.base import StreamState

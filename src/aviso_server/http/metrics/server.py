@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
 
-from aviso_server.http.connection import Connection
-from aviso_server.http.metrics import MetricsApp
+from aviso_server.http.connection.protocol import Connection
+from aviso_server.http.metrics.exposition import MetricsApp
 from aviso_server.http.service import Service
 
 __all__ = ["metrics_served"]

@@ -8,8 +8,8 @@ import msgspec
 
 from aviso_server.config.settings import Settings
 from aviso_server.delivery.forms import ARROW, EVENT_STREAM, LINES
-from aviso_server.http.openapi_errors import error_content, error_statuses
-from aviso_server.http.openapi_streams import FRAMES, REQUEST_ID, stream_examples
+from aviso_server.http.openapi.errors import error_content, error_statuses
+from aviso_server.http.openapi.streams import FRAMES, REQUEST_ID, stream_examples
 from aviso_server.model.fields import FIELD_TYPES
 from aviso_server.model.schema import Catalogue
 

@@ -16,13 +16,13 @@ from aviso_server.counts import Histogram
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import COMMIT_SIZES, Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
 from aviso_server.log.followers import Followers
-from aviso_server.log.jetstream_connection import Connection, Refused
-from aviso_server.log.jetstream_follower import StreamFollower
-from aviso_server.log.jetstream_options import BrokerOptions
-from aviso_server.log.jetstream_publisher import Append, Publisher, Removal
-from aviso_server.log.jetstream_reader import Reader
-from aviso_server.log.jetstream_streams import NO_STREAM, Streams
-from aviso_server.log.jetstream_wire import identify_by
+from aviso_server.log.jetstream.connection import Connection, Refused
+from aviso_server.log.jetstream.follower import StreamFollower
+from aviso_server.log.jetstream.options import BrokerOptions
+from aviso_server.log.jetstream.publisher import Append, Publisher, Removal
+from aviso_server.log.jetstream.reader import Reader
+from aviso_server.log.jetstream.streams import NO_STREAM, Streams
+from aviso_server.log.jetstream.wire import identify_by
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["JetStreamLog"]

@@ -17,9 +17,9 @@ from aviso_server.counts import OPERATIONS, Histogram
 from aviso_server.delivery.hub import GENERIC
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.http.ecpds import DECISIONS, FETCHES
-from aviso_server.http.series import SERIES
+from aviso_server.http.metrics.series import SERIES
+from aviso_server.http.metrics.tally import UNKNOWN, NotificationStatus
 from aviso_server.http.service import Service
-from aviso_server.http.tally import UNKNOWN, NotificationStatus
 from aviso_server.log.base import Batching, StreamState
 from aviso_server.logs import RECORDS
 

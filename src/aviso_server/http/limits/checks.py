@@ -9,9 +9,9 @@ from typing import Any, Literal
 from aviso_server.config import settings
 from aviso_server.errors import RequestError
 from aviso_server.http.answers import Refusal
-from aviso_server.http.clients import Clients
-from aviso_server.http.memory import Memory
-from aviso_server.http.rate import Buckets
+from aviso_server.http.limits.clients import Clients
+from aviso_server.http.limits.memory import Memory
+from aviso_server.http.limits.rate import Buckets
 from aviso_server.model.json_value import compact
 
 __all__ = ["LIMITS", "LimitName", "Limits"]

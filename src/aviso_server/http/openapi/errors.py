@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from aviso_server.http.answers import ENDPOINTS
-from aviso_server.http.openapi_streams import REQUEST_ID
+from aviso_server.http.openapi.streams import REQUEST_ID
 
 __all__ = ["KINDS", "ErrorKind", "error_content", "error_statuses"]
 

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.jetstream_connection import Connection, NotReached, Refused, Unanswered
-from aviso_server.log.jetstream_follower import Seen, StreamFollower
-from aviso_server.log.jetstream_group import Group, Pace
-from aviso_server.log.jetstream_options import BrokerOptions
-from aviso_server.log.jetstream_streams import Streams
-from aviso_server.log.jetstream_wire import message_of
+from aviso_server.log.jetstream.connection import Connection, NotReached, Refused, Unanswered
+from aviso_server.log.jetstream.follower import Seen, StreamFollower
+from aviso_server.log.jetstream.group import Group, Pace
+from aviso_server.log.jetstream.options import BrokerOptions
+from aviso_server.log.jetstream.streams import Streams
+from aviso_server.log.jetstream.wire import message_of
 from aviso_server.model.notification import Draft, Notification
 
 __all__ = ["Append", "Publisher", "Removal"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from aviso_server.http.joined_writes import JoinedWrites
+from aviso_server.http.connection.joined_writes import JoinedWrites
 from aviso_server.http.request_id import new_request_id
 
 __all__ = ["Connection", "answer"]

@@ -19,8 +19,8 @@ import msgspec
 
 from aviso_server.errors import LogError
 from aviso_server.log.base import StoragePolicy
-from aviso_server.log.sqlite_files import as_log_error
-from aviso_server.log.sqlite_stream import KEEP_ALL, Entry, StreamTable, create_stream
+from aviso_server.log.sqlite.files import as_log_error
+from aviso_server.log.sqlite.stream import KEEP_ALL, Entry, StreamTable, create_stream
 from aviso_server.model.notification import Draft, Notification
 
 __all__ = ["Append", "Outcome", "Remove", "Wipe", "Work", "Writer"]

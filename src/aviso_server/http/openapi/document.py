@@ -6,9 +6,9 @@ from typing import Any
 
 from aviso_server import __version__
 from aviso_server.config.settings import Settings
-from aviso_server.http import openapi_answers as answers
-from aviso_server.http.openapi_requests import body_components, request_body, wipe_body
-from aviso_server.http.openapi_streams import cloud_event_schema
+from aviso_server.http.openapi import answers
+from aviso_server.http.openapi.requests import body_components, request_body, wipe_body
+from aviso_server.http.openapi.streams import cloud_event_schema
 from aviso_server.model.schema import Catalogue
 
 __all__ = ["document"]

@@ -1,0 +1,1 @@
+"""What one server takes on."""

@@ -1,0 +1,1 @@
+"""The log in an SQLite database."""
