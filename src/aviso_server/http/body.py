@@ -11,7 +11,7 @@ import zstandard
 
 from aviso_server.http.answers import Refusal
 
-__all__ = ["Receive", "header", "read_body"]
+__all__ = ["Receive", "client_left", "header", "read_body"]
 
 Receive = Callable[[], Awaitable[Any]]
 
@@ -50,6 +50,12 @@ async def read_body(scope: Any, receive: Receive, limit: int) -> bytes:
     if len(body) > limit:
         raise _too_large(limit)
     return body
+
+
+async def client_left(receive: Receive) -> None:
+    """Wait until the client has gone or the answer has ended."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def header(scope: Any, name: bytes) -> bytes | None:

@@ -9,7 +9,7 @@ from aviso_server.delivery.forms import ARROW, EVENT_STREAM, LINES, Bounds, Json
 from aviso_server.delivery.outlet import Send
 from aviso_server.delivery.replay import Replay
 from aviso_server.http.accept import preferred
-from aviso_server.http.body import Receive
+from aviso_server.http.body import Receive, client_left
 from aviso_server.http.service import Service
 from aviso_server.model.columns import wire_columns
 from aviso_server.model.filter import Filter
@@ -54,15 +54,10 @@ async def send_in_form(
     await stream.outlet.deliver(form.opening(bounds))
     stream.begin(Span(from_sequence=bounds.start), bounds.end, cap)
     broken = asyncio.ensure_future(stream.broken.wait())
-    left = asyncio.ensure_future(_client_left(receive))
+    left = asyncio.ensure_future(client_left(receive))
     try:
         # returning before the last chunk breaks the transfer off, so that nobody takes a part for the whole
         await asyncio.wait((broken, left), return_when=asyncio.FIRST_COMPLETED)
     finally:
         broken.cancel()
         left.cancel()
-
-
-async def _client_left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -10,7 +10,7 @@ from aviso_server.delivery.outlet import Outlet, Send
 from aviso_server.errors import InvalidRequest, LogError, RequestError
 from aviso_server.http.answers import ENDPOINTS, Refusal, refusal_of
 from aviso_server.http.auth.user import User
-from aviso_server.http.body import Receive, read_body
+from aviso_server.http.body import Receive, client_left, read_body
 from aviso_server.http.metrics.tally import unmeasured
 from aviso_server.http.replay_forms import is_lenient, send_in_form, wanted_form
 from aviso_server.http.requests import Request, parse_request
@@ -53,7 +53,7 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
         else:
             watcher.go_live()
         hub.begin(watcher, until)
-        await _client_left(receive)
+        await client_left(receive)
     finally:
         hub.release(watcher)
 
@@ -89,7 +89,7 @@ async def replay(service: Service, scope: Any, receive: Receive, send: Send, req
         await outlet.deliver(opening)
         _log_established("replay", wanted, request_id)
         stream.begin(span, end, cap)
-        await _client_left(receive)
+        await client_left(receive)
     finally:
         hub.release(stream)
 
@@ -149,12 +149,6 @@ async def _open(send: Send, request_id: str) -> None:
         (b"x-accel-buffering", b"no"),
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-
-async def _client_left(receive: Receive) -> None:
-    """Wait until the client has gone or the stream has ended; the streams run without this task."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _log_established(name: str, wanted: Filter, request_id: str) -> None:

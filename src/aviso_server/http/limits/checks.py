@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from aviso_server.config import settings
 from aviso_server.errors import RequestError
@@ -27,17 +27,7 @@ LimitName = Literal[
     "header_timeout",
     "body_timeout",
 ]
-LIMITS: tuple[LimitName, ...] = (
-    "body_bytes",
-    "identifier_bytes",
-    "polygon_vertices",
-    "connections",
-    "connections_per_client",
-    "requests_per_second",
-    "memory",
-    "header_timeout",
-    "body_timeout",
-)
+LIMITS: tuple[LimitName, ...] = get_args(LimitName)
 
 _BUSY_SECONDS = 5
 _TOO_MANY_VERTICES = "coordinate pairs, maximum is"

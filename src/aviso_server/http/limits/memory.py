@@ -13,10 +13,12 @@ __all__ = ["Memory", "give_back", "keep_large_pieces_apart", "resident_bytes"]
 
 _STATM = Path("/proc/self/statm")
 _SAMPLE_SECONDS = 0.5
-_GIVE_BACK_SECONDS = 60.0
+_GIVE_BACK_SECONDS = 5.0
 _LARGE = 1024 * 1024
 _M_TRIM_THRESHOLD = -1  # as malloc.h numbers them
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+_ARENAS = 2  # by default there are as many as threads, each with holes of its own
 
 
 def resident_bytes() -> int:
@@ -37,14 +39,18 @@ def keep_large_pieces_apart() -> None:
     if adjust is not None:
         adjust(_M_MMAP_THRESHOLD, _LARGE)
         adjust(_M_TRIM_THRESHOLD, 8 * _LARGE)
+        adjust(_M_ARENA_MAX, _ARENAS)
 
 
 async def give_back() -> None:
-    """Return memory that is free to the system, now and then."""
+    """Return memory that is free to the system whenever the process has grown."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    least = resident_bytes()
     while trim is not None:
         await asyncio.sleep(_GIVE_BACK_SECONDS)
-        await asyncio.to_thread(trim, 0)
+        if resident_bytes() > least + 8 * _LARGE:
+            await asyncio.to_thread(trim, 0)
+            least = resident_bytes()
 
 
 class Memory:
