@@ -23,6 +23,7 @@ from tests.harness.metrics import scrape, with_metrics
 
 __all__ = ["Sample", "Soak", "growth"]
 
+_REST = 8.0  # seconds after which free memory has been given back to the system
 _SETTLE = 20.0  # seconds for the server to notice that everybody has left
 _MOST_MEMORY_GROWTH = 0.10  # of what it was, and
 _MEMORY_NOISE = 12 * 2**20  # bytes that allocators take and give back
@@ -48,12 +49,13 @@ class Soak:
         self._port: int = config["metrics"]["port"]
         self.samples: list[Sample] = []
 
-    def run(self, seconds: float, rounds: int) -> Churn:
-        """So many rounds of load, each followed by a sample; the server must be running."""
+    def run(self, seconds: float, rounds: int, rest: float = 0.0) -> Churn:
+        """So many rounds of load, each followed by a rest and a sample; the server must be running."""
         began = time.monotonic()
         churn = Churn(self.server.host, self.server.port)
         for _ in range(rounds):
             asyncio.run(churn.run(seconds / rounds))
+            time.sleep(rest)
             self.samples.append(self._sample(began))
         return churn
 
@@ -126,7 +128,7 @@ def main(minutes: float, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="aviso-soak-") as directory:
         soak = Soak(Path(directory))
         with soak.server:
-            churn = soak.run(minutes * 60, rounds)
+            churn = soak.run(minutes * 60, rounds, rest=_REST)
         print(f"{'seconds':>8} {'memory MiB':>11} {'files':>6} {'tasks':>6} {'streams':>8}")
         for each in soak.samples:
             print(f"{each.at:8.0f} {each.memory / 2**20:11.1f} {each.files:6} {each.tasks:6} {each.streams:8}")

@@ -56,10 +56,17 @@ class Publishing:
         return wire, b"{" + stored + b"}", box
 
     def _wrong_fields(self, identifier: dict[str, Any]) -> InvalidRequest:
+        """What to say of it: unknown fields first, then field by field as they are declared."""
         for name in identifier:
             if name not in self._fields:
                 return unknown_field(name, "notify", self._fields)
-        return missing_field(next(name for name in self._fields if name not in identifier), "notify")
+        known = {values.name: values for values in self._values}
+        missing = next(name for name in self._fields if name not in identifier)
+        for name in self._fields:
+            if name == missing:
+                break
+            known[name].part(identifier[name])  # a bad value of a field before it is reported first
+        return missing_field(missing, "notify")
 
 
 class _Values:
