@@ -42,7 +42,7 @@ _GRACE = 30  # seconds for requests in flight at shutdown
 _PATIENCE = 5  # seconds of these for clients to take the rest of an answer that has begun
 _BACKLOG = 4096
 _OWN_FILES = 64  # descriptors for the log, its readers, pages and refusals
-_SWITCH_INTERVAL = 0.001  # seconds: how long a reading thread may keep the event loop waiting
+_SWITCH_INTERVAL = 0.0002  # seconds: how long one thread may keep another waiting, which a commit does several times
 
 
 def make_log(settings: Settings) -> Log:

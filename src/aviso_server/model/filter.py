@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from aviso_server.model.geometry import (
     parse_polygon,
     payload_polygon,
 )
+from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Box, Notification
 
 __all__ = ["Area", "Filter", "Shape", "View"]
@@ -73,7 +75,7 @@ class View:
         return payload_polygon(msgspec.json.decode(self.notification.payload))
 
 
-class Filter(msgspec.Struct, frozen=True):
+class Filter(msgspec.Struct, frozen=True, dict=True):
     """Field tests and an area, all of which must hold; immutable, hashable and picklable."""
 
     event_type: str
@@ -91,7 +93,20 @@ class Filter(msgspec.Struct, frozen=True):
 
     def matches(self, notification: Notification) -> bool:
         """True if the reader wants this notification."""
-        return self.is_open or self.passes(View(notification, self.positional))
+        if self.positional:
+            return self.passes(View(notification, positional=True))
+        for member in self._members:
+            if member not in notification.identifier:
+                return False
+        return not (self.tests or self.area) or self.passes(View(notification))
+
+    @cached_property
+    def _members(self) -> tuple[bytes, ...]:
+        """The pinned fields as they stand in a stored identifier.
+
+        Quotes inside of values are escaped there, so these bytes occur only where the field has this value.
+        """
+        return tuple(compact(name) + b":" + compact(text) for name, text in self.equals)
 
     def passes(self, view: View) -> bool:
         """The same, for a notification that several filters look at."""
