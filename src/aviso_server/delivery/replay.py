@@ -85,6 +85,7 @@ class Replay:
         """The client is gone: let go of everything."""
         if self._worker is not None:
             self._worker.cancel()
+            self._worker = None  # the task's end refers to this replay, and to the piece it was sending
 
     async def _work(self, span: Span, end: int, cap: int | None) -> None:
         try:

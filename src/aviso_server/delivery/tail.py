@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aviso_server.counts import Flow
 from aviso_server.delivery.index import FilterIndex
-from aviso_server.log.base import Log
+from aviso_server.log.base import Log, Subscription
 from aviso_server.model.cloudevent import LIVE, Renderer
 from aviso_server.model.filter import Filter, View
 from aviso_server.model.geometry import Polygon, cost
@@ -88,6 +88,8 @@ class Tail:
         self._queue: list[Notification] = []
         self._queue_bytes = 0
         self._arrived = asyncio.Event()
+        self._subscription: Subscription | None = None
+        self._sweeper: asyncio.Task[None] | None = None
         self._recent: deque[Notification] = deque()
         self._recent_bytes = 0
         self._known_from = 0  # from here on everything was seen and is in `_recent` or to come
@@ -107,8 +109,13 @@ class Tail:
 
     def close(self) -> None:
         """Stop following."""
-        self._subscription.cancel()
-        self._sweeper.cancel()
+        # Both refer back to this tail: a circle would keep all that is remembered until the next full collection.
+        if self._subscription is not None:
+            self._subscription.cancel()
+            self._subscription = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
 
     @property
     def index_size(self) -> int:
