@@ -101,7 +101,11 @@ class LogMachine(RuleBasedStateMachine):
         expected = self.models.setdefault(one.stream, Model()).add(one, self.now)
         self.told[one.stream].append(expected)
         self.conform([(one.stream, expected)])
-        assert self.run(self.log.append(one)) == expected
+
+        async def append() -> Notification:
+            return await self.log.append(one)
+
+        assert self.run(append()) == expected
 
     @rule(several=st.lists(drafts, max_size=8))
     def append_many(self, several: list[Draft]) -> None:

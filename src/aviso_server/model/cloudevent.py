@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Notification
+from aviso_server.model.run import Run
 from aviso_server.model.timestamp import event_time
 
 __all__ = ["LIVE", "REPLAY", "Renderer"]
@@ -51,15 +52,17 @@ class Renderer:
         """The CloudEvent as a server-sent event of that name."""
         return b"event: " + name + b"\ndata: " + self.event(notification) + b"\n\n"
 
-    def frames(self, name: bytes, notifications: Iterable[Notification]) -> bytes:
+    def frames(self, name: bytes, notifications: Sequence[Notification]) -> bytes:
         """Many events as one piece of bytes: `frame` of each, written for speed."""
         return self._joined(b"event: " + name + b"\ndata: ", b"\n\n", notifications)
 
-    def lines(self, notifications: Iterable[Notification]) -> bytes:
+    def lines(self, notifications: Sequence[Notification]) -> bytes:
         """Many events as one piece of bytes: `event` of each on a line of its own."""
         return self._joined(b"", b"\n", notifications)
 
-    def _joined(self, before: bytes, after: bytes, notifications: Iterable[Notification]) -> bytes:
+    def _joined(self, before: bytes, after: bytes, notifications: Sequence[Notification]) -> bytes:
+        if isinstance(notifications, Run):
+            return self._join_columns(before, after, notifications)
         template = (
             before
             + self._start
@@ -82,3 +85,24 @@ class Renderer:
             sequence = notification.sequence
             pieces.append(template % (notification.identifier, notification.payload, sequence, sequence, time))
         return b"".join(pieces)
+
+    def _join_columns(self, before: bytes, after: bytes, run: Run) -> bytes:
+        """All events at once: every part goes to its places in one long list, whole columns at a time."""
+        texts = {time: event_time(int(time)).encode() for time in set(run.times)}
+        columns: tuple[bytes | Sequence[bytes], ...] = (
+            before + self._start,
+            run.identifiers,
+            b',"payload":',
+            run.payloads,
+            self._middle,
+            run.sequences,
+            self._after_id,
+            run.sequences,
+            self._after_sequence,
+            [texts[time] for time in run.times],
+            self._end + after,
+        )
+        parts = [b""] * (len(columns) * len(run))
+        for place, column in enumerate(columns):
+            parts[place :: len(columns)] = [column] * len(run) if isinstance(column, bytes) else column
+        return b"".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,7 @@ from aviso_server.model.geometry import (
 )
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Box, Notification
+from aviso_server.model.run import Run
 
 __all__ = ["Area", "Filter", "Shape", "View"]
 
@@ -99,6 +101,16 @@ class Filter(msgspec.Struct, frozen=True, dict=True):
             if member not in notification.identifier:
                 return False
         return not (self.tests or self.area) or self.passes(View(notification))
+
+    def choose(self, notifications: Sequence[Notification]) -> Sequence[Notification]:
+        """Those that the reader wants."""
+        if self.is_open:
+            return notifications
+        if isinstance(notifications, Run) and not self.positional:
+            notifications = notifications.having(self._members)
+            if not (self.tests or self.area):
+                return notifications
+        return [each for each in notifications if self.matches(each)]
 
     @cached_property
     def _members(self) -> tuple[bytes, ...]:

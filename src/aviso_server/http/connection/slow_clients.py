@@ -12,17 +12,17 @@ from aviso_server.http.limits.checks import LimitName, Limits
 from aviso_server.http.metrics.tally import Tally
 from aviso_server.http.request_id import new_request_id
 
-__all__ = ["limited_connection"]
+__all__ = ["LimitedConnection", "limited_connection"]
 
 logger = logging.getLogger(__name__)
 
 
-def limited_connection(limits: Limits, tally: Tally) -> type[Connection]:
+def limited_connection(limits: Limits, tally: Tally) -> type[LimitedConnection]:
     """The class of a server's connections."""
-    return type("LimitedConnection", (_LimitedConnection,), {"limits": limits, "tally": tally})
+    return type("OrdinaryConnection", (LimitedConnection,), {"limits": limits, "tally": tally})
 
 
-class _LimitedConnection(Connection):
+class LimitedConnection(Connection):
     """Counts its client's connections and hangs up on a request that does not arrive."""
 
     limits: Limits
@@ -56,6 +56,12 @@ class _LimitedConnection(Connection):
         elif self._waiting is None or self._waiting_for_body is not in_body:
             self._stop_waiting()
             self._wait(in_body)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Hang up on a client that has sent nothing for long after its last answer."""
+        if not self.transport.is_closing():
+            self.limits.refused["idle_timeout"] += 1
+        super().timeout_keep_alive_handler()
 
     def refuse(self, status: str, message: str) -> None:
         """Refuse what is not HTTP: a request without a route."""

@@ -12,15 +12,15 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
-
-import msgspec
 
 from aviso_server.log.base import Batch
 from aviso_server.log.sqlite.files import as_log_error, connect
 from aviso_server.log.sqlite.stream import PACKED_BOX, Entry
 from aviso_server.model.notification import Box, Notification
+from aviso_server.model.run import Run
 
 __all__ = ["Reader"]
 
@@ -32,15 +32,13 @@ T = TypeVar("T")
 
 _SEPARATOR = "\x1f"
 _JOINED = (
-    "SELECT count(*), '[' || group_concat(sequence) || ']', '[' || group_concat(time) || ']', "
+    "SELECT count(*), CAST(group_concat(sequence) AS BLOB), CAST(group_concat(time) AS BLOB), "
     f"group_concat(topic, '{_SEPARATOR}'), CAST(group_concat(identifier, '{_SEPARATOR}') AS BLOB), "
     f"CAST(group_concat(payload, '{_SEPARATOR}') AS BLOB)"
 )
 _JOINED_BOXES = ", group_concat(ifnull(hex(box), ''))"
 _COLUMNS = "sequence, time, topic, identifier, payload"
 _OVERLAPS = "AND min_lat <= ? AND max_lat >= ? AND min_lon <= ? AND max_lon >= ?"
-
-_integers = msgspec.json.Decoder(list[int]).decode
 
 
 class Reader:
@@ -52,8 +50,11 @@ class Reader:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
 
-    async def read(self, entry: Entry, start: int, end: int, limit: int, box: Box | None) -> Batch:
-        """Up to `limit` notifications of start..end, which must lie within what the stream holds."""
+    async def read(self, entry: Entry, start: int, end: int, limit: int, box: Box | None) -> tuple[Batch, int]:
+        """Up to `limit` notifications of start..end, which must lie within what the stream holds.
+
+        Also the newest sequence that retention had removed at the moment of the read.
+        """
         return await self._in_thread(lambda connection: _read(connection, entry, start, end, limit, box))
 
     async def first_from(self, entry: Entry, time: int) -> int:
@@ -90,7 +91,9 @@ class Reader:
             raise as_log_error(error, "reading") from error
 
 
-def _read(connection: sqlite3.Connection, entry: Entry, start: int, end: int, limit: int, box: Box | None) -> Batch:
+def _read(
+    connection: sqlite3.Connection, entry: Entry, start: int, end: int, limit: int, box: Box | None
+) -> tuple[Batch, int]:
     values: list[float]
     limit = max(1, min(limit, BATCH_BYTES // max(entry.largest, 1)))
     if box is None and entry.count == entry.last - entry.first + 1:
@@ -111,29 +114,29 @@ def _read(connection: sqlite3.Connection, entry: Entry, start: int, end: int, li
         )
         values.append(limit)
     boxes = _JOINED_BOXES if entry.boxed else ""
-    row = connection.execute(f"{_JOINED}{boxes} FROM {source}", values).fetchone()
+    trimmed = f", (SELECT trimmed FROM catalogue WHERE id = {entry.id:d})"
+    *row, removed = connection.execute(f"{_JOINED}{boxes}{trimmed} FROM {source}", values).fetchone()
     if row[0] == 0:
-        return Batch((), end + 1)
-    notifications = _apart(*row)
-    if notifications is None:
-        notifications = _one_by_one(connection, entry, source, values)
-    full = len(notifications) == limit
-    return Batch(notifications, notifications[-1].sequence + 1 if full else end + 1)
+        return Batch((), end + 1), removed
+    run = _apart(*row)
+    if run is not None:
+        return Batch(run, int(run.sequences[-1]) + 1 if len(run) == limit else end + 1), removed
+    notifications = _one_by_one(connection, entry, source, values)
+    return Batch(notifications, notifications[-1].sequence + 1 if len(notifications) == limit else end + 1), removed
 
 
 def _apart(
-    count: int, sequences: str, times: str, topic: str, identifier: bytes, payload: bytes, boxes: str | None = None
-) -> list[Notification] | None:
+    count: int, sequences: bytes, times: bytes, topic: str, identifier: bytes, payload: bytes, boxes: str | None = None
+) -> Run | None:
     """Take a joined batch apart; None if a value holds the separator."""
-    topics = topic.split(_SEPARATOR)
     identifiers = identifier.split(_SEPARATOR.encode())
     payloads = payload.split(_SEPARATOR.encode())
-    if not len(topics) == len(identifiers) == len(payloads) == count:
+    if not topic.count(_SEPARATOR) + 1 == len(identifiers) == len(payloads) == count:
         return None
-    if boxes is None:
-        return list(map(Notification, _integers(sequences), _integers(times), topics, identifiers, payloads))
-    places = map(_unpack_hex, boxes.split(","))
-    return list(map(Notification, _integers(sequences), _integers(times), topics, identifiers, payloads, places))
+    places = None if boxes is None else [_unpack_hex(box) for box in boxes.split(",")]
+    return Run(
+        sequences.split(b","), times.split(b","), partial(topic.split, _SEPARATOR), identifiers, payloads, places
+    )
 
 
 def _one_by_one(connection: sqlite3.Connection, entry: Entry, source: str, values: list[float]) -> list[Notification]:

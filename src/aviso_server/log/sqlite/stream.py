@@ -11,14 +11,25 @@ import msgspec
 from aviso_server.log.base import StoragePolicy, StreamState
 from aviso_server.model.notification import Draft, Notification
 
-__all__ = ["KEEP_ALL", "PACKED_BOX", "Entry", "StreamTable", "create_stream", "first_held", "load_entries"]
+__all__ = [
+    "KEEP_ALL",
+    "PACKED_BOX",
+    "ROWS_PER_INSERT",
+    "Entry",
+    "StreamTable",
+    "create_stream",
+    "first_held",
+    "keep_catalogue",
+    "load_entries",
+]
 
 KEEP_ALL = StoragePolicy()
 PACKED_BOX = struct.Struct("<4d")
 # JSON goes in as bytes and is kept as text: SQLite joins text without copying it first.
 _PLAIN = ("sequence, time, size, topic, identifier, payload", "(?,?,?,?,CAST(? AS TEXT),CAST(? AS TEXT))")
 _BOXED = (f"{_PLAIN[0]}, min_lat, min_lon, max_lat, max_lon, box", f"{_PLAIN[1][:-1]},?,?,?,?,?)")
-_ROWS_PER_INSERT = 256
+ROWS_PER_INSERT = 256
+_HIGHEST = 2**63 - 1
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -77,7 +88,23 @@ def create_stream(connection: sqlite3.Connection, name: str) -> Entry:
         "min_lat REAL, min_lon REAL, max_lat REAL, max_lon REAL, box BLOB, "
         "topic TEXT NOT NULL, identifier TEXT NOT NULL, payload TEXT NOT NULL)"
     )
-    return Entry(number, name, 1, 0, 0, 0, 0, 0, 0, False)
+    entry = Entry(number, name, 1, 0, 0, 0, 0, 0, 0, False)
+    keep_catalogue(connection, entry)
+    return entry
+
+
+def keep_catalogue(connection: sqlite3.Connection, entry: Entry) -> None:
+    """From now on, whatever this connection inserts into the stream's view is in its table and in the catalogue."""
+    columns, _ = _BOXED
+    new = ", ".join(f"new.{column}" for column in columns.split(", "))
+    connection.execute(f"CREATE TEMP VIEW {entry.table}_alone AS SELECT {columns} FROM main.{entry.table}")
+    connection.execute(
+        f"CREATE TEMP TRIGGER {entry.table}_grows INSTEAD OF INSERT ON {entry.table}_alone BEGIN "
+        f"INSERT INTO {entry.table} ({columns}) VALUES ({new}); "
+        "UPDATE catalogue SET last_sequence = new.sequence, last_time = new.time, count = count + 1, "
+        "bytes = bytes + new.size, largest = max(largest, new.size), boxed = boxed OR new.box IS NOT NULL "
+        f"WHERE id = {entry.id:d}; END"
+    )
 
 
 class StreamTable:
@@ -106,12 +133,15 @@ class StreamTable:
         self._waiting.append(notification)
         return notification
 
-    def flush(self) -> None:
-        """Insert what was added and remove what the policy does not keep beside it."""
+    def flush(self, alone: bool = False) -> None:
+        """Insert what was added and remove what the policy does not keep beside it.
+
+        With `alone` the catalogue follows by itself and `save` is not needed.
+        """
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        self._insert(waiting)
+        self._insert(waiting, f"{self._table}_alone" if alone else self._table)
         self.added += waiting
         if self._policy.allow_duplicates is False:
             self._supersede(waiting[0].sequence)
@@ -120,34 +150,43 @@ class StreamTable:
     def apply_limits(self) -> None:
         """Remove the oldest until the policy's count and size are kept."""
         if self._policy.max_messages is not None and self.count > self._policy.max_messages:
-            row = self._connection.execute(
-                f"SELECT sequence FROM {self._table} ORDER BY sequence LIMIT 1 OFFSET ?",
-                (self.count - self._policy.max_messages,),
-            ).fetchone()
-            self._trim_below(self.last + 1 if row is None else row[0])
+            self._trim_below(self._after_oldest(self.count - self._policy.max_messages))
         if self._policy.max_bytes is not None and self.bytes > self._policy.max_bytes:
-            excess = self.bytes - self._policy.max_bytes
-            keep = self.last + 1
-            rows = self._connection.execute(f"SELECT sequence, size FROM {self._table} ORDER BY sequence")
-            for sequence, size in rows:
-                if excess <= 0:
-                    keep = sequence
-                    break
-                excess -= size
-            rows.close()
-            self._trim_below(keep)
+            self._trim_below(self._after_bytes(self.bytes - self._policy.max_bytes))
 
     def expire(self, horizon: int, at_most: int) -> bool:
         """Remove the oldest stored before `horizon`, `at_most` of them at a time; True if more are left."""
-        rows = self._connection.execute(
-            f"SELECT max(sequence), count(*) FROM (SELECT sequence, time FROM {self._table} ORDER BY sequence LIMIT ?) "
-            "WHERE time < ?",
-            (at_most, horizon),
-        )
-        newest, found = rows.fetchone()
-        if found:
-            self._trim_below(newest + 1)
-        return bool(found == at_most)
+        before = self.count
+        self._trim_below(self._after_expired(horizon, at_most))
+        return before - self.count == at_most
+
+    def let_go(self, policy: StoragePolicy, archived: int, horizon: int | None, at_most: int) -> bool:
+        """Remove the oldest that the policy does not keep, as far as they are archived; True if more may be left.
+
+        `archived` is the newest sequence that the archive holds, and what is older than `horizon` has expired.
+        """
+        keep = 0
+        if horizon is not None:
+            keep = self._after_expired(horizon, at_most)
+        if policy.max_messages is not None and self.count > policy.max_messages:
+            keep = max(keep, self._after_oldest(min(self.count - policy.max_messages, at_most)))
+        if policy.max_bytes is not None and self.bytes > policy.max_bytes:
+            keep = max(keep, self._after_bytes(self.bytes - policy.max_bytes, at_most))
+        before = self.count
+        self._trim_below(min(keep, archived + 1))
+        return before - self.count >= at_most
+
+    def let_go_of_superseded(self, archived: int, since: int, at_most: int) -> bool:
+        """Remove what a newer notification of its topic, at or after `since`, has superseded; else as `let_go`."""
+        before = self.count
+        self._supersede(since, archived, at_most)
+        return before - self.count >= at_most
+
+    def advance(self, last: int) -> None:
+        """Go on numbering after `last`: everything up to there was given out, and is to be found in the archive."""
+        if last > self.last:
+            self.last = self.trimmed = last
+            self._oldest_may_be_gone = True
 
     def keep_newest_per_topic(self) -> None:
         """Remove all but the newest notification of each topic."""
@@ -173,30 +212,39 @@ class StreamTable:
         self._oldest_may_be_gone = True
         return removed
 
-    def save(self) -> Entry:
-        """Write the stream's catalogue line and return it."""
+    @staticmethod
+    def only_grows(policy: StoragePolicy) -> bool:
+        """True if adding to a stream with this policy never removes anything from it."""
+        return policy.max_messages is None and policy.max_bytes is None and policy.allow_duplicates is not False
+
+    def entry(self) -> Entry:
+        """The stream's catalogue line as it is now."""
         first = self._entry.first
         if self._oldest_may_be_gone:
             first = first_held(self._connection, self._table, self.last)
         elif self._entry.count == 0 and self.added:
             first = self.added[0].sequence
         time = self.added[-1].time if self.added else self._entry.last_time
-        entry = Entry(
+        return Entry(
             self._entry.id, self._entry.name, first, self.last, time,
             self.trimmed, self.count, self.bytes, self.largest, self.boxed,
         )  # fmt: skip
+
+    def save(self) -> Entry:
+        """Write the stream's catalogue line and return it."""
+        entry = self.entry()
         self._connection.execute(
             "UPDATE catalogue SET last_sequence = ?, last_time = ?, trimmed = ?, count = ?, bytes = ?, largest = ?, "
             "boxed = ? WHERE id = ?",
-            (self.last, time, self.trimmed, self.count, self.bytes, self.largest, self.boxed, entry.id),
+            (self.last, entry.last_time, self.trimmed, self.count, self.bytes, self.largest, self.boxed, entry.id),
         )
         return entry
 
-    def _insert(self, notifications: Sequence[Notification]) -> None:
+    def _insert(self, notifications: Sequence[Notification], into: str) -> None:
         boxed = any(notification.box is not None for notification in notifications)
         columns, row = _BOXED if boxed else _PLAIN
-        for start in range(0, len(notifications), _ROWS_PER_INSERT):
-            run = notifications[start : start + _ROWS_PER_INSERT]
+        for start in range(0, len(notifications), ROWS_PER_INSERT):
+            run = notifications[start : start + ROWS_PER_INSERT]
             values: list[object] = []
             for one in run:
                 size = len(one.topic.encode()) + len(one.identifier) + len(one.payload)
@@ -212,19 +260,50 @@ class StreamTable:
             rows = 1 << (len(run) - 1).bit_length()
             values += (None,) * (row.count("?") * (rows - len(run)))
             self._connection.execute(
-                f"INSERT INTO {self._table} ({columns}) SELECT * FROM (VALUES {','.join([row] * rows)}) "
+                f"INSERT INTO {into} ({columns}) SELECT * FROM (VALUES {','.join([row] * rows)}) "
                 "WHERE column1 IS NOT NULL",
                 values,
             )
         self.count += len(notifications)
         self.boxed = self.boxed or boxed
 
-    def _supersede(self, since: int) -> None:
+    def _after_oldest(self, number: int) -> int:
+        """The sequence after so many of the oldest."""
+        row = self._connection.execute(
+            f"SELECT sequence FROM {self._table} ORDER BY sequence LIMIT 1 OFFSET ?", (number,)
+        ).fetchone()
+        return self.last + 1 if row is None else int(row[0])
+
+    def _after_bytes(self, excess: int, at_most: int = -1) -> int:
+        """The sequence after as many of the oldest as take up so many bytes."""
+        keep = 0
+        rows = self._connection.execute(
+            f"SELECT sequence, size FROM {self._table} ORDER BY sequence LIMIT ?", (at_most,)
+        )
+        for sequence, size in rows:
+            if excess <= 0:
+                break
+            excess -= size
+            keep = sequence + 1
+        rows.close()
+        return keep
+
+    def _after_expired(self, horizon: int, at_most: int) -> int:
+        """The sequence after those of the oldest `at_most` that were stored before `horizon`; 0 if there are none."""
+        newest: int | None = self._connection.execute(
+            f"SELECT max(sequence) FROM (SELECT sequence, time FROM {self._table} ORDER BY sequence LIMIT ?) "
+            "WHERE time < ?",
+            (at_most, horizon),
+        ).fetchone()[0]
+        return 0 if newest is None else newest + 1
+
+    def _supersede(self, since: int, through: int = _HIGHEST, at_most: int | None = None) -> None:
+        some = "" if at_most is None else f" ORDER BY older.sequence LIMIT {at_most:d}"
         self._remove_by_policy(
             f"sequence IN (SELECT older.sequence FROM (SELECT topic, max(sequence) AS newest FROM {self._table} "
             f"NOT INDEXED WHERE sequence >= ? GROUP BY topic) AS fresh CROSS JOIN {self._table} AS older "
-            "ON older.topic = fresh.topic AND older.sequence < fresh.newest)",
-            (since,),
+            f"ON older.topic = fresh.topic AND older.sequence < fresh.newest AND older.sequence <= ?{some})",
+            (since, through),
         )
 
     def _trim_below(self, sequence: int) -> None:

@@ -1,0 +1,72 @@
+"""Notifications as columns mean exactly what the notifications mean one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aviso_server.model.cloudevent import REPLAY, Renderer
+from aviso_server.model.filter import Filter
+from aviso_server.model.json_value import compact
+from aviso_server.model.notification import Box, Notification
+from aviso_server.model.run import Run
+
+values = st.sampled_from(["od", "rd", 'o"d', "é", ""])
+notifications = st.lists(
+    st.builds(
+        Notification,
+        sequence=st.integers(1, 2**63 - 1),
+        time=st.sampled_from([0, 1, 1_500_000_000, 1_700_000_000_123_456_789]),
+        topic=st.text("ab.%2E", max_size=8),
+        identifier=st.builds(
+            lambda one, other: compact({"class": one, "stream": other}), values, st.sampled_from(["oper", "od"])
+        ),
+        payload=st.sampled_from([b"null", b'{"a":1}', b'"%b %d"']),
+        box=st.none() | st.just(Box(1.0, 2.0, 3.0, 4.0)),
+    ),
+    max_size=12,
+)
+filters = st.builds(
+    lambda equals: Filter("mars", "mars", "mars.*", tuple(equals)),
+    st.lists(st.tuples(st.sampled_from(["class", "stream"]), values), max_size=2),
+)
+
+
+def as_run(wanted: Sequence[Notification]) -> Run:
+    return Run(
+        [b"%d" % each.sequence for each in wanted],
+        [b"%d" % each.time for each in wanted],
+        lambda: [each.topic for each in wanted],
+        [each.identifier for each in wanted],
+        [each.payload for each in wanted],
+        [each.box for each in wanted],
+    )
+
+
+@given(notifications)
+def test_values_come_back(given: list[Notification]) -> None:
+    run = as_run(given)
+    assert list(run) == given
+    assert len(run) == len(given)
+    assert [run[place] for place in range(len(given))] == given
+
+
+@given(notifications, st.integers(0, 12))
+def test_a_slice_is_a_run_of_the_slice(given: list[Notification], end: int) -> None:
+    assert list(as_run(given)[:end]) == given[:end]
+
+
+@given(notifications, filters)
+def test_chosen_are_those_that_match(given: list[Notification], wanted: Filter) -> None:
+    assert list(wanted.choose(as_run(given))) == [each for each in given if wanted.matches(each)]
+
+
+@given(notifications)
+def test_rendering_is_that_of_each_notification(given: list[Notification]) -> None:
+    renderer = Renderer("mars%d", "http://localhost/%b")
+    run = as_run(given)
+    assert renderer.frames(REPLAY, run) == b"".join([renderer.frame(REPLAY, each) for each in given])
+    assert renderer.lines(run) == b"".join([renderer.event(each) + b"\n" for each in given])
+    assert renderer.lines(given) == renderer.lines(run)
