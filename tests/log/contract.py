@@ -312,8 +312,13 @@ class LogContract:
         async with opened(self.make(tmp_path)) as log:
             await log.append(draft(0))
             calls: list[asyncio.Future[Any]] = []
-            for call in (log.append(draft(1)), log.wipe("mars"), log.append(draft(2)), log.delete("mars", 3)):
-                calls.append(asyncio.ensure_future(call))
+            for call in (
+                lambda: log.append(draft(1)),
+                lambda: log.wipe("mars"),
+                lambda: log.append(draft(2)),
+                lambda: log.delete("mars", 3),
+            ):
+                calls.append(asyncio.ensure_future(call()))
                 await asyncio.sleep(0)
             second, wiped, third, deleted = await asyncio.gather(*calls)
             assert (second.sequence, wiped, third.sequence, deleted) == (2, 2, 3, True)

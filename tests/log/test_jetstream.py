@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import pytest
 
 from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.base import Log, StoragePolicy
+from aviso_server.log.base import KeyPolicy, Log, StoragePolicy
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from aviso_server.log.jetstream.log import JetStreamLog
 from aviso_server.log.jetstream.options import BrokerOptions
 from aviso_server.model.notification import Notification
 from tests.harness.broker import ask, single
 from tests.log.contract import LogContract, StoragePolicyContract
+from tests.log.key_contract import KeyContract
 from tests.log.scenario import draft, everything, in_event_loop, opened, sequences, until
 
 ALL = StoragePolicy(allow_duplicates=True)
@@ -41,6 +42,11 @@ class TestContract(OwnBroker, LogContract):
         return JetStreamLog(BrokerOptions(nats_url=self.broker.url), KEEP_ALL)
 
 
+class TestKeys(OwnBroker, KeyContract):
+    def make_keyed(self, directory: Path, keys: KeyPolicy) -> Log:
+        return JetStreamLog(BrokerOptions(nats_url=self.broker.url), KEEP_ALL, keys=keys)
+
+
 class TestStoragePolicy(OwnBroker, StoragePolicyContract):
     def make_limited(self, directory: Path, policies: Mapping[str, StoragePolicy]) -> Log:
         return JetStreamLog(BrokerOptions(nats_url=self.broker.url), policies)
@@ -57,6 +63,13 @@ class _OnOldBroker(JetStreamLog):
 class TestContractOnAnOldBroker(OwnBroker, LogContract):
     def make(self, directory: Path) -> Log:
         return _OnOldBroker(BrokerOptions(nats_url=self.broker.url), KEEP_ALL)
+
+
+class TestKeysOnAnOldBroker(OwnBroker, KeyContract):
+    atomic = False
+
+    def make_keyed(self, directory: Path, keys: KeyPolicy) -> Log:
+        return _OnOldBroker(BrokerOptions(nats_url=self.broker.url), KEEP_ALL, keys=keys)
 
 
 class TestOnABroker(OwnBroker):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aviso_server.log.base import Log, StreamState
+from aviso_server.log.base import KeyPolicy, Log, StreamState
 from aviso_server.log.memory import MemoryLog
 from tests.log.contract import LogContract
+from tests.log.key_contract import KeyContract
 from tests.log.scenario import draft, everything, in_event_loop, opened, sequences, size
 
 
@@ -17,6 +18,13 @@ class TestContract(LogContract):
 
     def make(self, directory: Path) -> Log:
         return MemoryLog(max_history_per_topic=10_000)
+
+
+class TestKeys(KeyContract):
+    keys_survive_restart = False
+
+    def make_keyed(self, directory: Path, keys: KeyPolicy) -> Log:
+        return MemoryLog(max_history_per_topic=10_000, keys=keys)
 
 
 @pytest.mark.parametrize(("history", "kept"), [(0, 1), (1, 1), (2, 2), (5, 5), (9, 6)])

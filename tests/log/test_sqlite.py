@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.base import Log, StoragePolicy, StreamState
+from aviso_server.log.base import KeyPolicy, Log, StoragePolicy, StreamState
 from aviso_server.log.sqlite.files import connect
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Box, Draft, Notification
 from tests.log.contract import LogContract, StoragePolicyContract
+from tests.log.key_contract import KeyContract
 from tests.log.scenario import EVERYTHING, draft, everything, in_event_loop, opened, sequences, size, until
 
 SECOND = 1_000_000_000
@@ -24,6 +25,11 @@ SECOND = 1_000_000_000
 class TestContract(LogContract):
     def make(self, directory: Path) -> Log:
         return SqliteLog(directory / "log")
+
+
+class TestKeys(KeyContract):
+    def make_keyed(self, directory: Path, keys: KeyPolicy) -> Log:
+        return SqliteLog(directory / "log", keys=keys)
 
 
 class TestPolicies(StoragePolicyContract):
@@ -40,7 +46,8 @@ async def test_what_waits_together_is_committed_together(tmp_path: Path) -> None
         calls: list[int] = []
         log.follow("mars", lambda fresh: calls.append(len(fresh)))
         await asyncio.gather(*(log.append(draft(n)) for n in range(200)))
-        assert calls == [200]
+        assert sum(calls) == 200
+        assert len(calls) <= 2, "the first may go ahead, the others follow as one"
 
 
 @in_event_loop

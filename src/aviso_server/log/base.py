@@ -9,25 +9,33 @@ Promises, checked for every implementation by `tests/log/contract.py`:
 - A follower sees every notification of its stream with a sequence above the one it asked for,
   once and in order, before the publisher of it gets its answer.
 - A failed call leaves everything as it was.
+- What was stored under a key is not stored under it again while the key is remembered: not after a restart, a crash or
+  a removal (`in_memory` forgets keys at a restart).
 
 All methods are called from the event loop's thread. Nothing here blocks it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from aviso_server.counts import Histogram
+from aviso_server.errors import KeyRefused
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = [
     "COMMIT_SIZES",
+    "Advancing",
+    "Appended",
     "Batch",
     "Batching",
     "Follower",
+    "Key",
+    "KeyPolicy",
+    "Keyed",
     "Log",
     "Lost",
     "StoragePolicy",
@@ -63,6 +71,34 @@ class Batch(msgspec.Struct, frozen=True):
     next: int  # the sequence to read from next; greater than `end` when the range is done
 
 
+class Key(msgspec.Struct, frozen=True, gc=False):
+    """What tells a repeated publish from a new one."""
+
+    name: bytes  # 16 bytes for the publisher and the text that they chose
+    content: bytes  # 16 bytes for what is published: a repetition has the same
+
+
+class Keyed(msgspec.Struct, frozen=True, gc=False):
+    """A draft, and the key under which it is to be stored once."""
+
+    draft: Draft
+    key: Key | None = None
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """Where a keyed draft is."""
+
+    sequence: int
+    repeated: bool = False  # it was there before, under the same key
+
+
+class KeyPolicy(msgspec.Struct, frozen=True):
+    """How long keys are remembered, and how many; the oldest give way."""
+
+    retention_ns: int = 7 * 86_400 * 1_000_000_000
+    max_keys: int = 10_000_000
+
+
 COMMIT_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Upper bounds of how many notifications are written together."""
 
@@ -91,6 +127,18 @@ class Batching(Protocol):
         """How many notifications wait to be written."""
 
 
+@runtime_checkable
+class Advancing(Protocol):
+    """A log that can go on numbering further up, for the sake of an archive that is ahead of it."""
+
+    @property
+    def held_back(self) -> frozenset[str]:
+        """The streams that hold more than their policy says, because the archive does not have it yet."""
+
+    async def advance(self, stream: str, last: int) -> None:
+        """Give out no sequence up to `last`; what the stream held up to there is to be found in the archive."""
+
+
 class Log(Protocol):
     """An append-only store of notifications, one numbered stream per topic base."""
 
@@ -106,11 +154,21 @@ class Log(Protocol):
     def connected(self) -> bool:
         """True while the log can be reached; what `/ready` reports."""
 
-    async def append(self, draft: Draft) -> Notification:
+    def append(self, draft: Draft) -> Awaitable[Notification]:
         """Store one notification durably and return it as stored; raise LogError if that failed."""
 
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Store several, all or none, with adjacent places in one commit where the log can."""
+
+    async def append_keyed(self, entries: Sequence[Keyed], whole: bool) -> Sequence[Appended | KeyRefused]:
+        """Store what was not stored under its key before, as `append_many` does; where each of them is.
+
+        A key that stands for something else gets KeyRefused in its place; with `whole` that is raised, and nothing is
+        stored. An entry without a key is stored in any case.
+        """
+
+    async def indivisible(self, drafts: Sequence[Draft]) -> bool:
+        """True if `append_many` stores all of these or none, whatever happens."""
 
     def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
         """From now on hand every newly stored notification of the stream to the follower.

@@ -6,23 +6,36 @@ streams: before a new one is added, the topic whose newest notification is oldes
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from aviso_server.errors import LogUnavailable
-from aviso_server.log.base import Batch, Follower, Lost, StreamState, Subscription
+from aviso_server.errors import KeyRefused, LogUnavailable
+from aviso_server.log.base import (
+    Appended,
+    Batch,
+    Follower,
+    Key,
+    Keyed,
+    KeyPolicy,
+    Lost,
+    StreamState,
+    Subscription,
+)
 from aviso_server.log.followers import Followers
+from aviso_server.log.keys import Known, append_once
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["MemoryLog"]
 
 _logger = logging.getLogger(__name__)
 
+MOST_KEYS = 100_000
 BATCH_BYTES = 16 * 1024 * 1024  # no batch holds more than about this, unless it is one large notification
 
 
@@ -36,7 +49,9 @@ class MemoryLog:
         max_history_per_topic: int = 1,
         max_topics: int = 10_000,
         clock: Callable[[], int] = time.time_ns,
+        keys: KeyPolicy = KeyPolicy(),  # noqa: B008  # frozen
     ) -> None:
+        self._keys = _Keys(keys, clock)
         self._max_history = max(1, max_history_per_topic)
         self._max_topics = max(1, max_topics)
         self._clock = clock
@@ -60,23 +75,41 @@ class MemoryLog:
         """True while the log is open."""
         return self._open
 
-    async def append(self, draft: Draft) -> Notification:
+    def append(self, draft: Draft) -> asyncio.Future[Notification]:
         """Store one notification and return it as stored."""
         self._check_open()
         notification = self._store(draft)
         self._followers.tell(draft.stream, [notification])
-        return notification
+        stored: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
+        stored.set_result(notification)
+        return stored
 
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Store several; they follow each other without others between them."""
         self._check_open()
         stored = [self._store(draft) for draft in drafts]
-        added: dict[str, list[Notification]] = {}
-        for draft, notification in zip(drafts, stored, strict=True):
-            added.setdefault(draft.stream, []).append(notification)
-        for stream, notifications in added.items():
-            self._followers.tell(stream, notifications)
+        self._tell(drafts, stored)
         return stored
+
+    async def append_keyed(self, entries: Sequence[Keyed], whole: bool) -> Sequence[Appended | KeyRefused]:
+        """Store what was not stored under its key before."""
+        self._check_open()
+        drafts: list[Draft] = []
+        stored: list[Notification] = []
+
+        def store(draft: Draft) -> int:
+            drafts.append(draft)
+            stored.append(self._store(draft))
+            return stored[-1].sequence
+
+        outcomes = append_once(entries, whole, self._keys, store)
+        self._keys.forget()
+        self._tell(drafts, stored)
+        return outcomes
+
+    async def indivisible(self, drafts: Sequence[Draft]) -> bool:
+        """True: nothing can come between them."""
+        return True
 
     def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
         """From now on hand every newly stored notification of the stream to the follower; none is ever lost."""
@@ -141,6 +174,13 @@ class MemoryLog:
                 del topics[key]
         return self._streams[stream].clear()
 
+    def _tell(self, drafts: Sequence[Draft], stored: Sequence[Notification]) -> None:
+        added: dict[str, list[Notification]] = {}
+        for draft, notification in zip(drafts, stored, strict=True):
+            added.setdefault(draft.stream, []).append(notification)
+        for stream, notifications in added.items():
+            self._followers.tell(stream, notifications)
+
     def _check_open(self) -> None:
         if not self._open:
             raise LogUnavailable("the log in memory is closed")
@@ -176,6 +216,39 @@ class MemoryLog:
             _logger.debug("topic left", extra={"event": "backend.in_memory.topic.evicted", "topic": topic})
         for place in leaving.pop((stream, topic)):
             self._streams[stream].trim(place.sequence)
+
+
+class _Keys:
+    """The keys of this process, oldest first; at most MOST_KEYS, whatever the policy says."""
+
+    def __init__(self, policy: KeyPolicy, clock: Callable[[], int]) -> None:
+        self._retention = policy.retention_ns
+        self._most = min(policy.max_keys, MOST_KEYS)
+        self._clock = clock
+        self._known: OrderedDict[bytes, _Remembered] = OrderedDict()
+
+    def get(self, name: bytes) -> Known | None:
+        found = self._known.get(name)
+        if found is None or found.time < self._clock() - self._retention:
+            return None
+        return Known(found.content, found.sequence)
+
+    def add(self, key: Key, sequence: int) -> None:
+        self._known.pop(key.name, None)
+        self._known[key.name] = _Remembered(key.content, sequence, self._clock())
+
+    def forget(self) -> None:
+        horizon = self._clock() - self._retention
+        while self._known and (len(self._known) > self._most or next(iter(self._known.values())).time < horizon):
+            self._known.popitem(last=False)
+
+
+class _Remembered(msgspec.Struct, frozen=True, gc=False):
+    """What was stored under a key, and when."""
+
+    content: bytes
+    sequence: int
+    time: int
 
 
 class _Place(msgspec.Struct, frozen=True, gc=False):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import blake2b
+from functools import partial
 from typing import Protocol
 
 import httpx
-import msgspec
 
 from aviso_server.errors import PipelineError
+from aviso_server.pipeline.batches import cut, offers_batches, send_batch
 from aviso_server.pipeline.connection import connect, pause, refusal
 from aviso_server.pipeline.options import Options
+from aviso_server.pipeline.rows import Row, Stopped, rows_of
 from aviso_server.pipeline.staging import MOST_SHOWN, Staged, row_name
 
-__all__ = ["Ledger", "NoLedger", "digest", "publish"]
+__all__ = ["Ledger", "NoLedger", "publish"]
 
 
 class Ledger(Protocol):
@@ -40,49 +41,24 @@ class NoLedger:
         """Nothing to do."""
 
 
-def digest(request: bytes) -> bytes:
-    """What stands for the content of a request in a ledger."""
-    return blake2b(request, digest_size=16).hexdigest().encode()
-
-
-class _Row(msgspec.Struct, frozen=True):
-    partition: int
-    place: int
-    request: bytes
-
-    def __str__(self) -> str:
-        return row_name(self.partition, self.place)
-
-
-class _Stopped(Exception):
-    """Publishing cannot go on; the text says at which row and why."""
-
-
-def publish(options: Options, staged: Sequence[Staged | None], ledger: Ledger) -> int:
+def publish(options: Options, staged: Sequence[Staged | None], ledger: Ledger, write: str) -> int:
     """Publish every row once, in the order of partitions and rows; how many.
 
+    `write` names this write: a server that takes batches recognises rows that it got under the same name before.
     If a row would be refused by the rules of its event type, nothing is published at all. Rows that the server
     refuses nevertheless do not keep the others from being published. PipelineError lists both.
     """
     parts = sorted((each for each in staged if each is not None), key=lambda each: each.partition)
     _complain_about_refused(parts)
-    rows = [_Row(each.partition, place, body) for each in parts for place, body in enumerate(each.requests)]
-    rows = [row for row in rows if not ledger.take(digest(row.request))]
+    rows = [row for row in rows_of(parts, write) if not ledger.take(row.content)]
     refused: list[str] = []
     published = 0
     try:
         with connect(options) as client:
-            if options.connections == 1:
-                outcomes = (_send(client, row, options, ledger) for row in rows)
-                for outcome in outcomes:
-                    published += outcome is None
-                    refused += [outcome] if outcome is not None else []
-            else:
-                with ThreadPoolExecutor(options.connections, thread_name_prefix="publish") as threads:
-                    for outcome in threads.map(lambda row: _send(client, row, options, ledger), rows):
-                        published += outcome is None
-                        refused += [outcome] if outcome is not None else []
-    except _Stopped as stop:
+            for outcome in _outcomes(client, rows, options, ledger):
+                published += outcome is None
+                refused += [outcome] if outcome is not None else []
+    except Stopped as stop:
         more = f"; refused before: {_listed(refused, len(refused))}" if refused else ""
         raise PipelineError(f"published at least {published} of {len(rows)} rows, then stopped: {stop}{more}") from None
     if refused:
@@ -97,8 +73,31 @@ def _complain_about_refused(parts: Sequence[Staged]) -> None:
         raise PipelineError(f"nothing was published, because {count} rows would be refused: {_listed(shown, count)}")
 
 
-def _send(client: httpx.Client, row: _Row, options: Options, ledger: Ledger) -> str | None:
-    """None if the row was published, else why the server refused it."""
+def _outcomes(client: httpx.Client, rows: Sequence[Row], options: Options, ledger: Ledger) -> Iterator[str | None]:
+    """For each row None if it was published, else why the server refused it."""
+    batches = bool(rows) and offers_batches(client, options)
+    pieces = list(cut(rows)) if batches else [[row] for row in rows]
+    send = partial(_send_many if batches else _send_one, client, options, ledger)
+    if options.connections == 1:
+        for piece in pieces:
+            yield from send(piece)
+        return
+    with ThreadPoolExecutor(options.connections, thread_name_prefix="publish") as threads:
+        for told in threads.map(send, pieces):
+            yield from told
+
+
+def _send_many(client: httpx.Client, options: Options, ledger: Ledger, rows: Sequence[Row]) -> list[str | None]:
+    told = send_batch(client, rows, options)
+    for row, complaint in zip(rows, told, strict=True):
+        if complaint is None:
+            ledger.add(row.content)
+    return told
+
+
+def _send_one(client: httpx.Client, options: Options, ledger: Ledger, rows: Sequence[Row]) -> list[str | None]:
+    """To a server that takes neither batches nor keys."""
+    [row] = rows
     failures = 0
     while True:
         try:
@@ -108,22 +107,20 @@ def _send(client: httpx.Client, row: _Row, options: Options, ledger: Ledger) -> 
         except httpx.HTTPError as error:
             # It was sent, and nobody knows whether it arrived: to send it again might publish it twice.
             reason = str(error) or type(error).__name__
-            raise _Stopped(
-                f"{row}: the connection broke and it is unknown whether it was published: {reason}"
-            ) from None
+            raise Stopped(f"{row}: the connection broke and it is unknown whether it was published: {reason}") from None
         else:
             if response.status_code == 200:
-                ledger.add(digest(row.request))
-                return None
+                ledger.add(row.content)
+                return [None]
             failure = refused = refusal(response)
             if refused.status == 400:
-                return f"{row}: {refused}"
+                return [f"{row}: {refused}"]
             if refused.status != 503:
-                raise _Stopped(f"{row}: status {refused.status}: {refused}")
+                raise Stopped(f"{row}: status {refused.status}: {refused}")
         failures += 1
         if failures > options.retries:
             reason = str(failure) or type(failure).__name__
-            raise _Stopped(f"{row}: not published: {reason}")
+            raise Stopped(f"{row}: not published: {reason}")
         time.sleep(pause(failures))
 
 

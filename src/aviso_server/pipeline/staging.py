@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +13,10 @@ from pyspark.sql.types import StringType, StructType
 
 from aviso_server.errors import InvalidRequest, MalformedRequest, PipelineError
 from aviso_server.model.columns import BOX, TIME_NS, Column, columns_of
-from aviso_server.model.geometry import ShapeError, polygon_from_wkb, polygon_text
 from aviso_server.model.json_value import loads
 from aviso_server.model.schema import EventType, GenericType
 from aviso_server.pipeline.catalogue import AnyType
+from aviso_server.pipeline.cells import cell_value
 
 __all__ = ["MOST_SHOWN", "Staged", "Stager", "row_name"]
 
@@ -32,8 +30,10 @@ _OWN = frozenset({"event_type", "identifier", "payload"})
 class Staged(WriterCommitMessage):
     """What one task has prepared: requests in the order of its rows, and the rows that would be refused. Pickles.
 
-    The key of a row is the number of its task's partition and its place in it; both survive a retry of the task.
+    A row is named by the number of its task's partition and its place in it; both survive a retry of the task.
     """
+
+    query: str | None = None  # the id of the streaming query
 
     def __init__(
         self, partition: int, requests: Sequence[bytes], refused: Sequence[tuple[int, str]], count: int
@@ -111,7 +111,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 def _fields(columns: Sequence[Column], row: dict[str, Any]) -> dict[str, Any]:
     """The identifier in the columns of a row; a null is a field that is not there."""
     return {
-        column.field: _value(column.field, row[column.name])
+        column.field: cell_value(column.field, row[column.name])
         for column in columns
         if column.field is not None and row.get(column.name) is not None
     }
@@ -120,23 +120,8 @@ def _fields(columns: Sequence[Column], row: dict[str, Any]) -> dict[str, Any]:
 def _rest(row: dict[str, Any]) -> dict[str, Any]:
     """The identifier of a schema-less event: every column that means nothing else."""
     return {
-        name: _value(name, value) for name, value in row.items() if name not in _OWN | _UNREAD and value is not None
+        name: cell_value(name, value) for name, value in row.items() if name not in _OWN | _UNREAD and value is not None
     }
-
-
-def _value(name: str, value: Any) -> Any:
-    if isinstance(value, bytes):
-        try:
-            return polygon_text(polygon_from_wkb(value))
-        except ShapeError as error:
-            raise InvalidRequest(f"Field '{name}': {error}", field=name) from None
-    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal):
-        return format(value, "f")
-    if isinstance(value, str | bool | int | float | list):
-        return value
-    raise InvalidRequest(f"Field '{name}': a column of type {type(value).__name__} cannot be published", field=name)
 
 
 def _json(name: str, text: str | None) -> Any:

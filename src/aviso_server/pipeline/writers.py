@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, catalogue: Mapping[str, EventType], schema: StructType) -> None:
         self._options = options
         self._stager = Stager(schema, _default(options), catalogue)
+        self._write = options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Prepare the rows of a partition. Called on a worker, once per attempt of a task; the result is pickled."""
@@ -40,7 +42,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Messages) -> None:
         """Publish. Called on the driver, once, after all tasks; with what one attempt of each of them returned."""
-        publish(self._options, _staged(messages), NoLedger())
+        publish(self._options, _staged(messages), NoLedger(), self._write)
 
     def abort(self, messages: Messages) -> None:
         """Some task failed. Called on the driver instead of `commit`: nothing has been published."""
@@ -49,7 +51,8 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Publishes every micro-batch of a query, as `BatchWriter` does.
 
-    A micro-batch that Spark runs again after a crash is compared with a ledger beside the query's checkpoint.
+    A micro-batch that Spark runs again after a crash is recognised by its keys, and by a ledger beside the query's
+    checkpoint where a server takes no keys.
     """
 
     def __init__(self, options: Options, catalogue: Mapping[str, EventType], schema: StructType) -> None:
@@ -58,16 +61,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Prepare the rows of a partition. Called on a worker, once per attempt of a task; the result is pickled."""
-        return self._stager.stage(_partition(), iterator)
+        staged = self._stager.stage(_partition(), iterator)
+        staged.query = _query()
+        return staged
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803  # Spark's name
         """Publish. Called on the driver, once per micro-batch, and again with the same number after a crash."""
+        staged = _staged(messages)
+        query = self._options.write_id or next((each.query for each in staged if each is not None and each.query), None)
+        write = f"{query or uuid.uuid4().hex}/{batchId}"
         if self._options.ledger is None:
-            publish(self._options, _staged(messages), NoLedger())
+            publish(self._options, staged, NoLedger(), write)
             return
         ledger = BatchLedger(Path(self._options.ledger), batchId)
         try:
-            publish(self._options, _staged(messages), ledger)
+            publish(self._options, staged, ledger, write)
         finally:
             ledger.close()
 
@@ -84,6 +92,12 @@ def _default(options: Options) -> str | None:
 def _partition() -> int:
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
+
+
+def _query() -> str | None:
+    """The id of the streaming query, which stays the same when it is started again from its checkpoint."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty("sql.streaming.queryId")
 
 
 def _staged(messages: Messages) -> list[Staged | None]:

@@ -133,7 +133,9 @@ class StreamFollower:
                 # handed on before this process knew that it was its own, removed by then, or never to come
                 seen(_as_stored(sequence, time.time_ns(), draft))
             else:
-                self._own[sequence] = (draft, seen)
+                # two publishes under one id have one sequence
+                others = self._own.get(sequence)
+                self._own[sequence] = (draft, seen if others is None else _each(others[1], seen))
                 late.append(sequence)
         if late:
             asyncio.get_running_loop().call_later(_GIVE_UP, self._give_up, late)
@@ -147,12 +149,11 @@ class StreamFollower:
             last = max(self._own)
             draft, seen = self._own[last]
 
-            def both(one: Notification, seen: Seen = seen, done: asyncio.Future[None] = done) -> None:
-                seen(one)
+            def end(_: Notification, done: asyncio.Future[None] = done) -> None:
                 if not done.done():
                     done.set_result(None)
 
-            self._own[last] = (draft, both)
+            self._own[last] = (draft, _each(seen, end))
             await done
 
     def _give_up(self, sequences: Sequence[int]) -> None:
@@ -343,6 +344,14 @@ class StreamFollower:
         if info.first > last:
             raise _Lost(f"notifications {first} to {last} were removed before they were seen")
         logger.info("stream %s: notifications %d to %d were deleted", self._base, first, last)
+
+
+def _each(*calls: Seen) -> Seen:
+    def call(one: Notification) -> None:
+        for each in calls:
+            each(one)
+
+    return call
 
 
 def _as_stored(sequence: int, when: int, draft: Draft) -> Notification:

@@ -95,7 +95,7 @@ class Group:
     async def _send_each(self, places: Sequence[int]) -> None:
         replies, answers, future = self._connection.expect_many(len(places))
         commands = [
-            self._messages[place].command(reply, b"Nats-Msg-Id: %b-%d\r\n" % (self._name, place))
+            self._messages[place].command(reply, b"Nats-Msg-Id: %b\r\n" % self._id(place))
             for place, reply in zip(places, replies, strict=True)
         ]
         failure: Exception | None = None
@@ -118,6 +118,9 @@ class Group:
         if failure is not None:
             raise failure
 
+    def _id(self, place: int) -> bytes:
+        return self._messages[place].id or b"%b-%d" % (self._name, place)
+
     async def _send_batch(self) -> None:
         batch = uuid.uuid4().hex[:16].encode()  # of this attempt
         (reply,), answers, future = self._connection.expect_many(1)
@@ -125,8 +128,8 @@ class Group:
         commands = []
         for number, message in enumerate(self._messages, 1):
             more = b"Nats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n" % (batch, number)
-            if number == 1:
-                more += b"Nats-Msg-Id: %b-0\r\n" % self._name
+            if number == 1 or message.id:
+                more += b"Nats-Msg-Id: %b\r\n" % self._id(number - 1)
             if number < count:
                 commands.append(message.command(b"", more))
             else:
@@ -142,6 +145,10 @@ class Group:
         except Refused as error:
             if error.code != _DUPLICATE_IN_BATCH:
                 self.results = [error] * count
+                return
+            if self._messages[0].id:
+                # another attempt, of this server or another, has stored some or all of them
+                await self._send_each(range(count))
                 return
             # an earlier attempt did it: the broker tells where its first message is
             await self._send_each([0])

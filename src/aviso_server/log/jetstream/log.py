@@ -13,13 +13,26 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from aviso_server.counts import Histogram
-from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.base import COMMIT_SIZES, Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
+from aviso_server.errors import KeyRefused, LogError, LogUnavailable
+from aviso_server.log.base import (
+    COMMIT_SIZES,
+    Appended,
+    Batch,
+    Follower,
+    Keyed,
+    KeyPolicy,
+    Lost,
+    StoragePolicy,
+    StreamState,
+    Subscription,
+)
 from aviso_server.log.followers import Followers
 from aviso_server.log.jetstream.connection import Connection, Refused
 from aviso_server.log.jetstream.follower import StreamFollower
+from aviso_server.log.jetstream.keys import Keys
+from aviso_server.log.jetstream.once import OncePublisher
 from aviso_server.log.jetstream.options import BrokerOptions
-from aviso_server.log.jetstream.publisher import Append, Publisher, Removal
+from aviso_server.log.jetstream.publisher import GROUP, Append, NotStored, Publisher, Removal
 from aviso_server.log.jetstream.reader import Reader
 from aviso_server.log.jetstream.streams import NO_STREAM, Streams
 from aviso_server.log.jetstream.wire import identify_by
@@ -48,12 +61,14 @@ class JetStreamLog:
         policies: Mapping[str, StoragePolicy] = NO_POLICIES,
         key_orders: Mapping[str, Sequence[str]] = NO_KEY_ORDERS,
         max_waiting: int = 65_536,
+        keys: KeyPolicy = KeyPolicy(),  # noqa: B008  # frozen
     ) -> None:
         self._options = options
         self._connection = Connection(options)
         self._streams = Streams(self._connection, options, policies, frozenset(key_orders) | frozenset(policies))
         self._identify = identify_by(key_orders)
         self._reader = Reader(self._connection, self._streams, self._identify)
+        self._once = OncePublisher(self._connection, self._streams, Keys(self._connection, options, keys), self._append)
         self._followers = Followers()
         self._following: dict[str, StreamFollower] = {}
         self._publishers: dict[str, Publisher] = {}
@@ -114,6 +129,18 @@ class JetStreamLog:
         for places, notifications in zip(by_stream.values(), await asyncio.gather(*calls), strict=True):
             stored.update(zip(places, notifications, strict=True))
         return [stored[place] for place in range(len(drafts))]
+
+    async def append_keyed(self, entries: Sequence[Keyed], whole: bool) -> Sequence[Appended | KeyRefused]:
+        """Store what was not stored under its key before, by any server; all or none as in `append_many`."""
+        self._check_open()
+        return await self._once.append(entries, whole)
+
+    async def indivisible(self, drafts: Sequence[Draft]) -> bool:
+        """True for up to 1000 of one stream, where the broker knows atomic batches."""
+        streams = {draft.stream for draft in drafts}
+        if len(drafts) <= 1:
+            return True
+        return len(streams) == 1 and len(drafts) <= GROUP and (await self._streams.ensure(streams.pop())).atomic
 
     def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
         """From now on hand every newly stored notification of the stream to the follower.
@@ -191,18 +218,21 @@ class JetStreamLog:
         removed: int | None = await self._remove(stream, act)
         return removed
 
-    async def _append(self, stream: str, drafts: Sequence[Draft]) -> Sequence[Notification]:
+    async def _append(self, stream: str, drafts: Sequence[Draft], ids: Sequence[bytes] = ()) -> Sequence[Notification]:
         self._check_open()
         if self._waiting + len(drafts) > self._max_waiting and self._waiting:
             raise LogUnavailable(
                 f"{self._waiting} notifications wait to be stored and {self._max_waiting} may; publish again later"
             )
         future: asyncio.Future[Sequence[Notification]] = asyncio.get_running_loop().create_future()
-        append = Append(drafts, future)
+        try:
+            append = Append(drafts, future, ids)
+        except LogError as error:
+            raise NotStored(str(error)) from error
         limit = self._connection.max_payload
         for message in append.messages:
             if limit and message.size > limit - _HEADROOM:
-                raise LogError(
+                raise NotStored(
                     f"the notification needs {message.size} bytes; the broker takes up to {limit - _HEADROOM} of one"
                 )
         self._waiting += len(drafts)

@@ -23,22 +23,32 @@ from aviso_server.log.jetstream.streams import Streams
 from aviso_server.log.jetstream.wire import message_of
 from aviso_server.model.notification import Draft, Notification
 
-__all__ = ["Append", "Publisher", "Removal"]
+__all__ = ["GROUP", "Append", "NotStored", "Publisher", "Removal"]
 
 logger = logging.getLogger(__name__)
 
-_GROUP = 1000  # messages: the most a broker takes as one batch
+GROUP = 1000  # messages: the most a broker takes as one batch
 _GROUP_BYTES = 4 * 1024 * 1024
 
 
+class NotStored(LogError):
+    """The broker has not stored any of it and will not."""
+
+
 class Append:
-    """Drafts to be stored next to each other, and the promise to say how they were stored."""
+    """Drafts to be stored next to each other, and the promise to say how they were stored; all have ids or none."""
 
-    __slots__ = ("_left", "drafts", "future", "messages", "stored")
+    __slots__ = ("_left", "drafts", "future", "keyed", "messages", "stored")
 
-    def __init__(self, drafts: Sequence[Draft], future: asyncio.Future[Sequence[Notification]]) -> None:
+    def __init__(
+        self, drafts: Sequence[Draft], future: asyncio.Future[Sequence[Notification]], ids: Sequence[bytes] = ()
+    ) -> None:
         self.drafts = drafts
-        self.messages = [message_of(draft) for draft in drafts]
+        self.keyed = bool(ids)
+        if ids:
+            self.messages = [message_of(draft, each) for draft, each in zip(drafts, ids, strict=True)]
+        else:
+            self.messages = [message_of(draft) for draft in drafts]
         self.future = future
         self.stored: list[Notification | None] = [None] * len(drafts)
         self._left = len(drafts)
@@ -123,7 +133,7 @@ class Publisher:
         while self._work and isinstance(one := self._work[0], Append):
             size += sum([message.size for message in one.messages])
             count += len(one.drafts)
-            if group and (count > _GROUP or size > _GROUP_BYTES):
+            if group and (count > GROUP or size > _GROUP_BYTES or one.keyed != group[0].keyed):
                 break
             together = together or len(one.drafts) > 1
             group.append(one)
@@ -156,8 +166,8 @@ class Publisher:
             # without a follower there is nobody who could miss it
             with contextlib.suppress(LogUnavailable):
                 await self._follower.start()
-            for start in range(0, len(places), _GROUP):
-                await self._publish(places[start : start + _GROUP], batch)
+            for start in range(0, len(places), GROUP):
+                await self._publish(places[start : start + GROUP], batch)
         except LogError as error:
             for one in group:
                 one.fail(type(error)(*error.args))
@@ -181,7 +191,10 @@ class Publisher:
                 if isinstance(result, int):
                     numbered.append((result, one.drafts[place], partial(one.seen, place)))
                 elif isinstance(result, Refused) and not refused:
-                    one.fail(LogError(f"the broker did not store it: {result.description}"))
+                    # of several sent one by one, others may be stored
+                    alone = len(one.drafts) == 1 or (batch and len(one.drafts) <= GROUP)
+                    kind = NotStored if alone else LogError
+                    one.fail(kind(f"the broker did not store it: {result.description}"))
             self._follower.settle(numbered)
         if refused:
             # One of them cannot be stored: find it, and let the others through.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from aviso_server.errors import LogError
 from aviso_server.log.base import StoragePolicy, StreamState
 from aviso_server.log.jetstream.connection import Connection, Refused
 from aviso_server.log.jetstream.options import BrokerOptions
+from aviso_server.log.jetstream.wire import time_of
 
 __all__ = ["NAME_IN_USE", "NO_MESSAGE", "NO_STREAM", "StreamInfo", "Streams", "base_of"]
 
@@ -53,6 +55,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     replicas: int
     atomic: bool  # takes several notifications as one
     direct: bool  # can be read in batches without a consumer
+    window: int  # nanoseconds during which the broker recognises a message id
+    now: int  # the broker's time when it said so
 
 
 class Streams:
@@ -118,6 +122,10 @@ class Streams:
         """This sequence was given out: should the stream vanish, its successor goes on after it."""
         if sequence > self._highest.get(base, 0):
             self._highest[base] = sequence
+
+    def newest(self, base: str) -> int:
+        """The newest sequence ever seen here."""
+        return self._highest.get(base, 0)
 
     def wiped(self, base: str, sequence: int) -> None:
         """Everything up to this sequence was removed by an administrator."""
@@ -247,6 +255,8 @@ class Streams:
             replicas=config.get("num_replicas", 1),
             atomic=bool(config.get("allow_atomic")),
             direct=bool(config.get("allow_direct")) and self._connection.level >= _BATCH_LEVEL,
+            window=config.get("duplicate_window", 0),
+            now=time_of(found["ts"].encode()) if "ts" in found else time.time_ns(),
         )
         if base in self._known:
             self._known[base] = info

@@ -47,6 +47,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     subject: bytes
     headers: bytes
     body: bytes
+    id: bytes = b""  # under which the broker stores it once; empty: any new one will do
 
     @property
     def size(self) -> int:
@@ -67,7 +68,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def message_of(draft: Draft) -> Message:
+def message_of(draft: Draft, message_id: bytes = b"") -> Message:
     """The message that a draft becomes; LogError if it cannot."""
     topic = draft.topic
     if _BLANK.search(topic):
@@ -87,7 +88,7 @@ def message_of(draft: Draft) -> Message:
             headers += b"spatial_geometry: %b\r\n" % polygon.translate(_LINE_ENDS).encode()
         if isinstance(cloud := values.get("point_cloud"), list):
             headers += b"spatial_point_cloud: %b\r\n" % compact(cloud)
-    return Message(subject, headers, draft.payload)
+    return Message(subject, headers, draft.payload, message_id)
 
 
 def notification_of(

@@ -16,14 +16,29 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from aviso_server.counts import Histogram
-from aviso_server.errors import LogDamaged, LogError, LogUnavailable
-from aviso_server.log.base import COMMIT_SIZES, Batch, Follower, Lost, StoragePolicy, StreamState, Subscription
+from aviso_server.errors import KeyRefused, LogDamaged, LogError, LogUnavailable
+from aviso_server.log.base import (
+    COMMIT_SIZES,
+    Appended,
+    Batch,
+    Follower,
+    Keyed,
+    KeyPolicy,
+    Lost,
+    StoragePolicy,
+    StreamState,
+    Subscription,
+)
 from aviso_server.log.followers import Followers
-from aviso_server.log.sqlite.files import DirectoryLock, as_log_error, connect, prepare
+from aviso_server.log.sqlite.files import DirectoryLock, as_log_error, connect, make_room_ahead, prepare
+from aviso_server.log.sqlite.keys import KeyedAppend
 from aviso_server.log.sqlite.reader import Reader
+from aviso_server.log.sqlite.retention import PATIENCE, Archived
 from aviso_server.log.sqlite.stream import Entry, load_entries
-from aviso_server.log.sqlite.writer import Append, Outcome, Remove, Wipe, Work, Writer
+from aviso_server.log.sqlite.writer import Advance, Append, Outcome, Remove, Wipe, Work, Writer
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["SqliteLog"]
@@ -43,7 +58,13 @@ class SqliteLog:
         policies: Mapping[str, StoragePolicy] = NO_POLICIES,
         clock: Callable[[], int] = time.time_ns,
         max_waiting: int = 65_536,
+        keys: KeyPolicy = KeyPolicy(),  # noqa: B008  # frozen
+        archived: Archived | None = None,
+        patience: int = PATIENCE,
     ) -> None:
+        self._archived = archived  # with an archive only what it holds is let go of
+        self._patience = patience
+        self._keys = keys
         self._path = path
         self._policies = policies
         self._clock = clock
@@ -51,6 +72,7 @@ class SqliteLog:
         self._lock = DirectoryLock(path)
         self._followers = Followers()
         self._entries: dict[str, Entry] = {}
+        self._trimmed: dict[str, int] = {}  # what readers have seen of retention; the writer's word may come later
         self._gathered: list[Work] = []
         self._waiting = 0
         self.commit_sizes = Histogram(COMMIT_SIZES)
@@ -89,12 +111,16 @@ class SqliteLog:
         """How many notifications wait to be written."""
         return self._waiting
 
-    async def append(self, draft: Draft) -> Notification:
+    def append(self, draft: Draft) -> asyncio.Future[Notification]:
         """Store one notification and return it once it is on disk."""
-        future = self._promise(1)
+        try:
+            future = self._promise(1)
+        except LogUnavailable as refused:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(refused)
+            return future
         self._submit(Append((draft,), future, True))
-        notification: Notification = await future
-        return notification
+        return future
 
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Store several in one commit, all or none."""
@@ -105,6 +131,21 @@ class SqliteLog:
         notifications: Sequence[Notification] = await future
         return notifications
 
+    async def append_keyed(self, entries: Sequence[Keyed], whole: bool) -> Sequence[Appended | KeyRefused]:
+        """Store what was not stored under its key before, in one commit with the keys, all or none."""
+        if not entries:
+            return []
+        future = self._promise(len(entries))
+        self._submit(KeyedAppend(tuple(entries), whole, future))
+        outcomes: Sequence[Appended | KeyRefused] | KeyRefused = await future
+        if isinstance(outcomes, KeyRefused):
+            raise outcomes
+        return outcomes
+
+    async def indivisible(self, drafts: Sequence[Draft]) -> bool:
+        """True: a commit is."""
+        return True
+
     def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
         """From now on hand every newly stored notification of the stream to the follower; none is ever lost."""
         return self._followers.add(stream, follower)
@@ -113,7 +154,11 @@ class SqliteLog:
         """What the stream holds now; a stream nobody has used is empty, not an error."""
         self._reader()
         entry = self._entries.get(stream)
-        return NEVER_USED if entry is None else entry.state()
+        if entry is None:
+            return NEVER_USED
+        state = entry.state()
+        seen = self._trimmed.get(stream, 0)
+        return state if seen <= state.trimmed else msgspec.structs.replace(state, trimmed=seen)
 
     async def streams(self) -> Sequence[str]:
         """The streams that ever held a notification, sorted."""
@@ -129,7 +174,9 @@ class SqliteLog:
         low, high = max(start, entry.first), min(end, entry.last)
         if low > high:
             return Batch((), max(start, end + 1))
-        batch = await reader.read(entry, low, high, limit, box)
+        batch, trimmed = await reader.read(entry, low, high, limit, box)
+        if trimmed > entry.trimmed:
+            self._trimmed[stream] = max(trimmed, self._trimmed.get(stream, 0))
         return batch if batch.next <= high else Batch(batch.notifications, end + 1)
 
     async def first_since(self, stream: str, time: int) -> int:
@@ -157,6 +204,17 @@ class SqliteLog:
         removed: int | None = await future
         return removed
 
+    async def advance(self, stream: str, last: int) -> None:
+        """Go on numbering a stream after `last`, if it is not further already: the archive has it up to there."""
+        future = self._promise(0)
+        self._submit(Advance(stream, last, future))
+        await future
+
+    @property
+    def held_back(self) -> frozenset[str]:
+        """The streams that hold more than their policy says, because the archive does not have it yet."""
+        return frozenset() if self._opened is None else self._opened.writer.held_back
+
     def _reader(self) -> Reader:
         if not self._accepting or self._opened is None:
             raise LogUnavailable(f"the log in '{self._path}' is closed")
@@ -174,9 +232,13 @@ class SqliteLog:
         return opened.loop.create_future()
 
     def _submit(self, work: Work) -> None:
-        # What one turn of the event loop brings goes to the writer together, as one batch.
+        # What one turn of the event loop brings goes to the writer together, as one batch. But when nothing else is
+        # under way, the writer may as well begin: what comes in the meantime is the next batch.
+        assert self._opened is not None  # _promise has looked
+        if self._waiting == 1 and not self._gathered:
+            self._opened.writer.put((work,))
+            return
         if not self._gathered:
-            assert self._opened is not None  # _promise has looked
             self._opened.loop.call_soon(self._hand_over)
         self._gathered.append(work)
 
@@ -224,8 +286,18 @@ class SqliteLog:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._arrived, outcome)
 
-            writer = Writer(connection, load_entries(connection), self._policies, self._clock, deliver)
+            writer = Writer(
+                connection,
+                load_entries(connection),
+                self._policies,
+                self._clock,
+                deliver,
+                self._keys,
+                self._archived,
+                self._patience,
+            )
             self._entries = writer.apply_policies()
+            make_room_ahead(file)
             reader = Reader(file)
             writer.start()
             return _Opened(loop, connection, writer, reader)

@@ -18,12 +18,14 @@ from typing import Any
 import msgspec
 
 from aviso_server.errors import LogError
-from aviso_server.log.base import StoragePolicy
+from aviso_server.log.base import KeyPolicy, StoragePolicy
 from aviso_server.log.sqlite.files import as_log_error
-from aviso_server.log.sqlite.stream import KEEP_ALL, Entry, StreamTable, create_stream
+from aviso_server.log.sqlite.keys import KeyedAppend, KeyTable
+from aviso_server.log.sqlite.retention import PATIENCE, Archived, ArchivedRetention
+from aviso_server.log.sqlite.stream import KEEP_ALL, ROWS_PER_INSERT, Entry, StreamTable, create_stream, keep_catalogue
 from aviso_server.model.notification import Draft, Notification
 
-__all__ = ["Append", "Outcome", "Remove", "Wipe", "Work", "Writer"]
+__all__ = ["Advance", "Append", "Outcome", "Remove", "Wipe", "Work", "Writer"]
 
 TRIM_SECONDS = 1.0
 TRIM_ROWS = 20_000  # at most so many leave in one transaction, so that publishers never wait long
@@ -54,7 +56,15 @@ class Wipe(msgspec.Struct, gc=False):
     future: asyncio.Future[Any]
 
 
-Work = Append | Remove | Wipe
+class Advance(msgspec.Struct, gc=False):
+    """Go on numbering a stream after `last`; the answer is None."""
+
+    stream: str
+    last: int
+    future: asyncio.Future[Any]
+
+
+Work = Append | KeyedAppend | Remove | Wipe | Advance
 
 
 class Outcome(msgspec.Struct, gc=False):
@@ -77,11 +87,21 @@ class Writer:
         policies: Mapping[str, StoragePolicy],
         clock: Callable[[], int],
         deliver: Callable[[Outcome], None],
+        keys: KeyPolicy,
+        archived: Archived | None = None,
+        patience: int = PATIENCE,
     ) -> None:
+        self._keys = keys
         self._connection = connection
         self._entries = dict(entries)
+        for entry in entries.values():
+            keep_catalogue(connection, entry)
         self._policies = {stream.lower(): policy for stream, policy in policies.items()}
+        self._retention: ArchivedRetention | None = None
         self._retains = any(policy.retention_ns is not None for policy in policies.values())
+        if archived is not None:
+            self._retention = ArchivedRetention(connection, self._policies, archived, patience)
+            self._retains = self._retention.needed
         self._clock = clock
         self._deliver = deliver
         self._queue: queue.SimpleQueue[Sequence[Work] | None] = queue.SimpleQueue()
@@ -133,7 +153,7 @@ class Writer:
     def _commit(self, work: Sequence[Work]) -> None:
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         try:
-            changed, added = self._transact(lambda tables: self._do(tables, work, answers))
+            changed, added = self._transact(lambda tables: self._do(tables, work, answers), self._is_one_insert(work))
         except (sqlite3.OperationalError, OSError, MemoryError) as error:
             self._fail(work, as_log_error(error, "writing"))
         except Exception as error:  # whatever it is, publishers must get an answer
@@ -153,28 +173,64 @@ class Writer:
 
     def _do(self, tables: _Tables, work: Sequence[Work], answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
         answers.clear()
+        keys: KeyTable | None = None
         for one in work:
             if isinstance(one, Append):
                 stored = [tables.of(draft.stream).add(draft) for draft in one.drafts]
                 answers.append((one.future, stored[0] if one.single else stored))
                 continue
+            if isinstance(one, KeyedAppend):
+                if keys is None:
+                    keyed = [each for each in work if isinstance(each, KeyedAppend)]
+                    keys = KeyTable(self._connection, keyed, self._keys, self._clock())
+                answer = keys.append(one, lambda draft: tables.of(draft.stream).add(draft).sequence)
+                answers.append((one.future, answer))
+                continue
             tables.flush()
+            if isinstance(one, Advance):
+                tables.of(one.stream).advance(one.last)
+                answers.append((one.future, None))
+                continue
             table = tables.existing(one.stream)
             if isinstance(one, Remove):
                 answers.append((one.future, table is not None and table.remove(one.sequence)))
             else:
                 answers.append((one.future, None if table is None else table.wipe()))
+        if keys is not None:
+            keys.save()
+
+    def _is_one_insert(self, work: Sequence[Work]) -> bool:
+        """True if all of this is rows for one table and leaves everything else alone."""
+        streams: set[str] = set()
+        rows = 0
+        for one in work:
+            if not isinstance(one, Append):
+                return False
+            rows += len(one.drafts)
+            streams.update([draft.stream for draft in one.drafts])
+        if rows > ROWS_PER_INSERT or len(streams) != 1:
+            return False
+        (stream,) = streams
+        policy = KEEP_ALL if self._retention is not None else self._policies.get(stream.lower(), KEEP_ALL)
+        return stream in self._entries and StreamTable.only_grows(policy)
 
     def _transact(
-        self, change: Callable[[_Tables], None]
+        self, change: Callable[[_Tables], None], one_insert: bool = False
     ) -> tuple[dict[str, Entry], list[tuple[str, Sequence[Notification]]]]:
-        tables = _Tables(self._connection, self._entries, self._policies, self._clock())
+        tables = _Tables(self._connection, self._entries, self._policies, self._clock(), trims=self._retention is None)
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            change(tables)
-            tables.flush()
-            changed = {name: table.save() for name, table in tables.touched.items()}
-            self._connection.execute("COMMIT")
+            if one_insert:
+                # A statement by itself is a transaction, and its trigger keeps the catalogue: three statements fewer,
+                # for each of which this thread would have to wait for a busy event loop several times.
+                change(tables)
+                tables.flush(alone=True)
+                changed = {name: table.entry() for name, table in tables.touched.items()}
+            else:
+                self._connection.execute("BEGIN IMMEDIATE")
+                change(tables)
+                tables.flush()
+                changed = {name: table.save() for name, table in tables.touched.items()}
+                self._connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back()
             if isinstance(error, (sqlite3.OperationalError, OSError)):
@@ -217,7 +273,26 @@ class Writer:
             self._deliver(Outcome(changed, [], []))
         return more
 
+    @property
+    def held_back(self) -> frozenset[str]:
+        """The streams that hold more than their policy says, because the archive does not have it yet."""
+        return frozenset() if self._retention is None else self._retention.held_back
+
+    def _trim_archived(self, retention: ArchivedRetention) -> bool:
+        now = self._clock()
+        more: list[bool] = []
+        for name in list(self._entries):
+            if retention.is_due(self._entries[name], now):
+
+                def let_go(tables: _Tables, name: str = name) -> None:
+                    more.append(retention.let_go(tables.of(name), name, now, TRIM_ROWS))
+
+                self._transact(let_go)
+        return any(more)
+
     def _trim(self) -> bool:
+        if self._retention is not None:
+            return self._trim_archived(self._retention)
         now = self._clock()
         more = False
         for name, entry in list(self._entries.items()):
@@ -239,13 +314,17 @@ class Writer:
     def _conform(self, tables: _Tables) -> None:
         for name in self._entries:
             table = tables.of(name)
-            if tables.conform_index(name):
+            if tables.conform_index(name) and self._retention is None:
                 table.keep_newest_per_topic()
             table.apply_limits()
 
 
 def _drafts(work: Sequence[Work]) -> int:
-    return sum(len(one.drafts) for one in work if isinstance(one, Append))
+    return sum(
+        len(one.drafts) if isinstance(one, Append) else len(one.entries)
+        for one in work
+        if isinstance(one, Append | KeyedAppend)
+    )
 
 
 class _Tables:
@@ -257,11 +336,13 @@ class _Tables:
         entries: Mapping[str, Entry],
         policies: Mapping[str, StoragePolicy],
         now: int,
+        trims: bool,
     ) -> None:
         self._connection = connection
         self._entries = entries
         self._policies = policies
         self._now = now
+        self._trims = trims  # while something is added; else that is done beside
         self.touched: dict[str, StreamTable] = {}
 
     def of(self, stream: str) -> StreamTable:
@@ -280,10 +361,10 @@ class _Tables:
             table = self._open(entry)
         return table
 
-    def flush(self) -> None:
+    def flush(self, alone: bool = False) -> None:
         """Insert everything that waits."""
         for table in self.touched.values():
-            table.flush()
+            table.flush(alone)
 
     def probe(self) -> None:
         """Write a little and leave nothing: finds out whether there is room again."""
@@ -305,7 +386,8 @@ class _Tables:
         return self._policies.get(stream.lower(), KEEP_ALL)
 
     def _open(self, entry: Entry) -> StreamTable:
-        table = self.touched[entry.name] = StreamTable(self._connection, entry, self._policy(entry.name), self._now)
+        policy = self._policy(entry.name) if self._trims else KEEP_ALL
+        table = self.touched[entry.name] = StreamTable(self._connection, entry, policy, self._now)
         return table
 
     def _index(self, entry: Entry) -> bool:

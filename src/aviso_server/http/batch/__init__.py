@@ -1,0 +1,1 @@
+"""POST /api/v1/notifications: publish many at once."""
