@@ -8,7 +8,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format bench clean
+.PHONY: help setup serve browser test lint format bench clean
 
 CONFIG ?= examples/config.yaml
 ARGS ?=
@@ -20,7 +20,8 @@ STAMP := $(VENV)/.made-from-pyproject-and-constraints
 # HOST counts only when given to make: some shells export it as the name of the machine.
 SERVE_ENV := $(if $(filter command,$(origin HOST)),AVISOSERVER_APPLICATION__HOST=$(HOST)) \
   $(if $(PORT),AVISOSERVER_APPLICATION__PORT=$(PORT)) \
-  $(if $(filter-out jetstream,$(BACKEND)),AVISOSERVER_NOTIFICATION_BACKEND__KIND=$(BACKEND))
+  $(if $(filter-out jetstream,$(BACKEND)),AVISOSERVER_NOTIFICATION_BACKEND__KIND=$(BACKEND)) \
+  $(if $(filter in_memory,$(BACKEND)),AVISOSERVER_ARCHIVE__ENABLED=false)
 
 help: ## Say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -47,7 +48,18 @@ $(STAMP): pyproject.toml constraints.txt
 serve: setup ## Run the server on http://127.0.0.1:8000 (HOST=, PORT=, CONFIG= and BACKEND= change that)
 	$(strip $(SERVE_ENV) $(BIN)/aviso-server serve --config $(CONFIG) $(if $(filter jetstream,$(BACKEND)),--local-broker data/nats))
 
-test: setup ## Run all tests (ARGS= goes to pytest)
+browser: ## Install the Chromium that the tests of the console drive, if there is none (Debian and Ubuntu, as root)
+	@set -eu; \
+	for program in "$${CHROMIUM:-}" chromium chromium-browser google-chrome google-chrome-stable; do \
+	  if [ -n "$$program" ] && command -v "$$program" >/dev/null; then exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing Chromium"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends chromium >/dev/null && exit 0; \
+	fi; \
+	echo "Chromium is missing, and the tests of the console will say so: install it, or set CHROMIUM to the path of one." >&2
+
+test: setup browser ## Run all tests (ARGS= goes to pytest)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: setup ## Check style, formatting and types
@@ -63,5 +75,5 @@ bench: setup ## Run the benchmarks (ARGS= goes to them)
 	$(BIN)/python -m bench $(ARGS)
 
 clean: ## Remove what was made, .venv included; data/ stays
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/browser/screenshots
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The home page, the API page and static files."""
+"""The console, the API page and static files."""
 
 from __future__ import annotations
 
@@ -20,23 +20,28 @@ __all__ = ["api_page", "home", "static_file"]
 
 _PACKAGED = Path(str(files("aviso_server") / "web"))
 _HTML = (b"content-type", b"text/html; charset=utf-8")
-_POLICY: Headers = [
-    (
-        b"content-security-policy",
-        b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-]
+_OWN_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; "
+    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What our own page may do: nothing inline, nothing from elsewhere."""
+
+_WIDE_POLICY = b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
+"""The same for pages that others wrote, which set styles inline."""
+
+
+def _headers(policy: bytes) -> Headers:
+    return [(b"content-security-policy", policy), (b"x-content-type-options", b"nosniff")]
 
 
 async def home(service: Service, send: Send, request_id: str) -> None:
-    """The home page: the operator's own if there is one, else ours."""
-    own = service.settings.application.static_files_path / "index.html"
-    text = await asyncio.to_thread(_first_text, own, _PACKAGED / "index.html")
+    """The home page: the operator's own if there is one, else the console."""
+    folder = service.settings.application.static_files_path
+    text, policy = await asyncio.to_thread(_home_text, folder / "index.html")
     text = text.replace("{{SERVER_VERSION}}", html.escape(__version__))
     for name, url in msgspec.structs.asdict(service.settings.application.homepage).items():
         text = text.replace("{{" + name.upper() + "}}", html.escape(url))
-    await respond(send, 200, _HTML, text.encode(), request_id, _POLICY)
+    await respond(send, 200, _HTML, text.encode(), request_id, _headers(policy))
 
 
 async def api_page(service: Service, send: Send, request_id: str, path: bytes) -> None:
@@ -56,13 +61,14 @@ async def static_file(service: Service, send: Send, request_id: str, path: bytes
     await empty(send, 404, request_id)
 
 
-def _first_text(*paths: Path) -> str:
-    for path in paths:
+def _home_text(own: Path) -> tuple[str, bytes]:
+    """The home page and what it may do."""
+    for path, policy in ((own, _WIDE_POLICY), (_PACKAGED / "index.html", _OWN_POLICY)):
         try:
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8"), policy
         except (OSError, UnicodeDecodeError):
             continue
-    return "<!DOCTYPE html><title>aviso-server</title><h1>aviso-server {{SERVER_VERSION}}</h1>"
+    return "<!DOCTYPE html><title>aviso-server</title><h1>aviso-server {{SERVER_VERSION}}</h1>", _OWN_POLICY
 
 
 def _inside(root: Path, name: str) -> Path | None:
@@ -91,7 +97,7 @@ async def _send_file(send: Send, request_id: str, root: Path, name: str) -> None
             body = await asyncio.to_thread(found.read_bytes)
     except OSError:
         return await empty(send, 404, request_id)
-    await respond(send, 200, content_type, body, request_id, _POLICY)
+    await respond(send, 200, content_type, body, request_id, _headers(_WIDE_POLICY))
 
 
 def _listing(folder: Path, name: str) -> bytes:

@@ -11,6 +11,7 @@ from aviso_server.config.settings import Settings
 from aviso_server.logs.flood import Floodgate
 from aviso_server.logs.lines import JsonFormatter, TerminalFormatter
 from aviso_server.logs.otlp import OtlpHandler, TraceIds, otlp_handler
+from aviso_server.logs.recent import RECENT
 
 __all__ = ["configure", "finish"]
 
@@ -26,7 +27,7 @@ def configure(settings: Settings, stream: TextIO = sys.stdout) -> None:
     handler.setFormatter(TerminalFormatter() if coloured else JsonFormatter(settings.deployment))
     handler.addFilter(Floodgate())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, RECENT]
     root.setLevel(LEVELS[settings.log_level])
     if settings.logging.otlp.enabled:
         export = otlp_handler(settings.logging.otlp, settings.deployment)

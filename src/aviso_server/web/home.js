@@ -1,17 +1,10 @@
-"use strict";
+// Fills the guide: what can be published here, with commands ready to paste.
 
-// Fills the home page: whether the server is ready, and what can be published here.
+import { here } from "./console/api.js";
+import { eventTypes } from "./console/catalogue.js";
+import { button, copy, element } from "./console/dom.js";
 
-const here = new URL(".", window.location.href);
 const square = "(52.5,13.4,52.6,13.5,52.5,13.6,52.4,13.5,52.5,13.4)";
-
-/** An element with attributes and children; text stays text and is never read as HTML. */
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
 
 /** Today in UTC, in the form a date field is delivered in. */
 function today(format) {
@@ -68,16 +61,9 @@ function request(fields) {
 }
 
 function shell(title, command) {
-  const button = element("button", { type: "button" }, "Copy");
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(command);
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = "Select it by hand"; // without TLS some browsers keep the clipboard shut
-    }
-  });
-  return element("div", { class: "shell" }, element("p", {}, title), button, element("pre", { tabindex: "0" }, command));
+  const copyButton = button("Copy", (event) => copy(command, event.currentTarget), { class: "button small" });
+  return element("div", { class: "shell" }, element("div", { class: "row" }, element("h3", {}, title), copyButton),
+    element("pre", { class: "code", tabindex: "0", "aria-label": title }, command));
 }
 
 function eventType(name, schema) {
@@ -91,8 +77,8 @@ function eventType(name, schema) {
   const heads = ["Field", "Takes", "Needed to read", "Meaning"].map((text) => element("th", { scope: "col" }, text));
   const table = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
   const whole = Object.fromEntries(names.map((field) => [field, sample(field, fields[field])]));
-  return element("details", {},
-    element("summary", {}, element("code", {}, name), element("span", {}, names.join(", "))),
+  return element("details", { class: "channel" },
+    element("summary", {}, element("strong", {}, name), element("span", { class: "soft" }, names.join(", "))),
     element("div", { class: "wide" }, table),
     shell("Publish", curl("notification", { event_type: name, identifier: whole, payload: { note: "hello" } }, false)),
     shell("Watch from now on", curl("watch", { event_type: name, identifier: request(fields) }, true)),
@@ -102,29 +88,14 @@ function eventType(name, schema) {
 async function showEventTypes() {
   const place = document.getElementById("event-types");
   try {
-    const answer = await fetch(new URL("api/v1/schema", here));
-    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-    const { schema } = await answer.json();
+    const schema = await eventTypes();
     const names = Object.keys(schema).sort();
     const found = names.map((name) => eventType(name, schema[name]));
     if (found.length === 1) found[0].open = true;
     place.replaceChildren(...(found.length ? found : [element("p", {}, "No event types are configured: any event type is accepted as it comes, unless the server is strict.")]));
   } catch (problem) {
-    place.replaceChildren(element("p", {}, `The event types could not be loaded: ${problem.message}.`));
+    place.replaceChildren(element("p", {}, `The event types could not be loaded. ${problem.message} ${problem.advice ?? ""}`));
   }
 }
 
-async function showState() {
-  const place = document.getElementById("state");
-  try {
-    const answer = await fetch(new URL("ready", here));
-    place.dataset.state = answer.ok ? "ready" : "away";
-    place.textContent = answer.ok ? "Ready" : "Running, but not ready";
-  } catch {
-    place.dataset.state = "away";
-    place.textContent = "Out of reach";
-  }
-}
-
-showState();
 showEventTypes();

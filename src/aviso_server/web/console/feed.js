@@ -1,0 +1,182 @@
+// The events that came: a bounded list of cards and the shapes on the map, drawn together a few times per second.
+
+import { card } from "./card.js";
+import { element, newId } from "./dom.js";
+import { shapeOf } from "./geometry.js";
+import { count, perSecond, several } from "./numbers.js";
+
+const CARDS = 60;
+const SHAPES = 400;
+const CALM = 120; // milliseconds between two drawings
+const BUSY = 300; // the same while hundreds of events come per second
+const WINDOW = 5; // seconds over which the rate is taken
+const MINUTE = 60;
+
+/** Keeps the newest `kept` events; the page stays as quick with a thousand per second as with one. */
+export class Feed {
+  constructor(map, { kept, empty, live }) {
+    this.map = map;
+    this.received = 0;
+    this.onSecond = null; // hears once per second how many came in each of the last sixty
+    this.#kept = kept;
+    this.#empty = empty;
+    this.#live = live;
+    this.#list = element("div", { class: "cards", role: "feed", "aria-label": "Notifications, newest first", "aria-busy": "false" });
+    const id = newId("search");
+    this.search = element("input", {
+      id, type: "search", placeholder: "Search in what came", "aria-label": "Search in what came", class: "search", oninput: () => this.redraw(),
+    });
+    this.pauseButton = element("button", { type: "button", class: "button small", "aria-pressed": "false", hidden: !live, onclick: () => this.#pause() }, "Pause");
+    const clear = element("button", { type: "button", class: "button quiet small", onclick: () => this.clear() }, "Clear");
+    this.#counts = element("p", { class: "counts" });
+    this.node = element("section", { class: "feed panel", "aria-label": "Notifications" },
+      element("div", { class: "toolbar" }, this.search, this.pauseButton, clear), this.#counts, this.#list);
+    map.onPick = (event) => this.#pick(event);
+    this.#show();
+    setInterval(() => this.#tick(), 1000);
+  }
+
+  #kept;
+  #live;
+  #empty;
+  #list;
+  #counts;
+  #events = [];
+  #frozen = null; // what is shown while paused
+  #span = null;
+  #due = false;
+  #drawn = 0;
+  #seconds = [];
+  #sinceTick = 0;
+
+  /** The events that are kept, oldest first. */
+  get events() {
+    return this.#events;
+  }
+
+  /** How many came per second lately. */
+  get rate() {
+    const lately = this.#seconds.slice(-WINDOW);
+    return lately.length ? lately.reduce((sum, each) => sum + each, 0) / lately.length : 0;
+  }
+
+  /** Take in new events. */
+  add(events) {
+    const now = performance.now();
+    for (const event of events) {
+      event.arrived = now;
+      this.#events.push(event);
+    }
+    this.received += events.length;
+    this.#sinceTick += events.length;
+    if (this.#events.length > 2 * this.#kept) this.#events = this.#events.slice(-this.#kept);
+    this.redraw();
+  }
+
+  /** Forget everything. */
+  clear() {
+    this.#events = [];
+    this.#frozen = this.#frozen && [];
+    this.received = 0;
+    this.redraw();
+  }
+
+  /** Show only what was stored between two times in milliseconds; null shows all. */
+  between(span) {
+    this.#span = span;
+    this.redraw();
+  }
+
+  /** Draw soon; many calls make one drawing. */
+  redraw() {
+    if (this.#due) return;
+    this.#due = true;
+    const pace = this.rate > 100 || this.#sinceTick > 100 ? BUSY : CALM;
+    const wait = Math.max(0, this.#drawn + pace - performance.now());
+    setTimeout(() => requestAnimationFrame(() => this.#show()), wait);
+  }
+
+  #show() {
+    this.#due = false;
+    this.#drawn = performance.now();
+    const shown = this.#shown();
+    const shapes = [];
+    for (const event of shown) {
+      event.shape ??= shapeOf(event.data.identifier) ?? false;
+      if (event.shape && shapes.push(event) === SHAPES) break;
+    }
+    this.map.showEvents(shapes.reverse());
+    this.#showCards(shown.slice(0, CARDS));
+    this.#say(shown.length);
+  }
+
+  /** What passes search and time, newest first and no more than is ever drawn. */
+  #shown() {
+    const words = this.search.value.trim().toLowerCase();
+    const source = this.#frozen ?? this.#events;
+    const from = Math.max(0, source.length - this.#kept);
+    const shown = [];
+    for (let place = source.length - 1; place >= from && shown.length < 2 * SHAPES; place -= 1) {
+      const event = source[place];
+      if (words && !(event.words ??= textOf(event)).includes(words)) continue;
+      if (this.#span && !within(event, this.#span)) continue;
+      shown.push(event);
+    }
+    return shown;
+  }
+
+  #showCards(events) {
+    const known = new Map([...this.#list.children].map((node) => [node.dataset.id, node]));
+    const nodes = events.map((event) => known.get(event.id) ?? card(event, (picked, middle) => this.#pick(picked.id, middle)));
+    if (!nodes.length) return this.#list.replaceChildren(this.#nothing());
+    const wanted = new Set(nodes);
+    for (const node of [...this.#list.childNodes]) if (!wanted.has(node)) node.remove();
+    nodes.forEach((node, place) => {
+      if (this.#list.children[place] !== node) this.#list.insertBefore(node, this.#list.children[place] ?? null);
+    });
+  }
+
+  #nothing() {
+    const words = this.#events.length ? "Nothing of what came matches your search." : this.#empty;
+    return element("p", { class: "empty" }, words);
+  }
+
+  #say(matching) {
+    const paused = this.#frozen ? this.#events.length - this.#frozen.length : 0;
+    const narrowed = this.search.value.trim() || this.#span ? `${matching >= 2 * SHAPES ? "more than " : ""}${count(matching)} match` : "";
+    const cut = this.received > CARDS ? `the newest ${CARDS} as cards` : "";
+    const rate = this.#live ? perSecond(this.rate) : "";
+    const parts = [several(this.received, "notification"), rate, narrowed, cut, paused > 0 ? `${count(paused)} more since the pause` : ""];
+    this.#counts.textContent = parts.filter(Boolean).join(" · ");
+  }
+
+  #tick() {
+    this.#seconds = [...this.#seconds, this.#sinceTick].slice(-MINUTE);
+    this.onSecond?.(this.#seconds);
+    if (this.#sinceTick || this.rate) this.#say(this.#shown().length);
+    this.#sinceTick = 0;
+  }
+
+  #pause() {
+    this.#frozen = this.#frozen ? null : this.#events.slice();
+    this.pauseButton.textContent = this.#frozen ? "Go on" : "Pause";
+    this.pauseButton.setAttribute("aria-pressed", String(Boolean(this.#frozen)));
+    this.redraw();
+  }
+
+  #pick(id, middle = null) {
+    this.map.pick(id);
+    if (middle) this.map.centreOn(middle);
+    for (const node of this.#list.children) node.classList.toggle("picked", node.dataset.id === id);
+    if (!middle) this.#list.querySelector(".picked")?.scrollIntoView({ block: "nearest" });
+  }
+}
+
+function textOf(event) {
+  return `${event.id} ${event.time} ${JSON.stringify(event.data)}`.toLowerCase();
+}
+
+function within(event, [from, to]) {
+  const time = event.milliseconds ??= Date.parse(event.time);
+  return time >= from && time <= to;
+}

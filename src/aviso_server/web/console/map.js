@@ -1,0 +1,301 @@
+// The world map: land, a grid, the area that is asked for, and the shapes of events.
+
+import { element } from "./dom.js";
+import { pointsShape, ringShape } from "./geometry.js";
+import { feature, geoEqualEarth, geoGraticule10, geoPath } from "../vendor/geo.js";
+
+const OUTLINES = new URL("../vendor/land-110m.json", import.meta.url);
+const CLOSEST = 40;
+const FRESH = 2500; // milliseconds for which an event that has just come stands out
+
+let land = null;
+
+/** The outlines of the land, loaded once for all maps. */
+function outlines() {
+  land ??= fetch(OUTLINES).then((answer) => answer.json()).then((world) => feature(world, world.objects.land));
+  return land;
+}
+
+/**
+ * A map on two canvases: one for the land, which is drawn when the view changes, one for what comes and goes.
+ *
+ * `onPick` hears of clicks on events. While `pen` is set (see drawing.js), clicks belong to it.
+ */
+export class WorldMap {
+  constructor(label) {
+    this.ground = element("canvas", { "aria-hidden": "true" });
+    this.canvas = element("canvas", { tabindex: "0", role: "application", "aria-label": label, "aria-roledescription": "map" });
+    this.hint = element("p", { class: "map-hint", hidden: true });
+    const zoom = element("div", { class: "map-zoom" },
+      element("button", { type: "button", "aria-label": "Zoom in", onclick: () => this.zoomBy(1.6) }, "+"),
+      element("button", { type: "button", "aria-label": "Zoom out", onclick: () => this.zoomBy(1 / 1.6) }, "−"),
+      element("button", { type: "button", "aria-label": "Whole world", onclick: () => this.showWorld() }, "◯"));
+    this.node = element("div", { class: "map" }, this.ground, this.canvas, this.hint, zoom);
+    this.pen = null;
+    this.onPick = null;
+    this.#projection = geoEqualEarth().precision(0.4);
+    this.#listen();
+    new ResizeObserver(() => this.#resize()).observe(this.node);
+    const repaint = () => this.#viewChanged();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+    document.addEventListener("theme-changed", repaint);
+    outlines().then((found) => {
+      this.#land = found;
+      this.#viewChanged();
+    });
+  }
+
+  #projection;
+  #land = null;
+  #width = 0;
+  #height = 0;
+  #scale = 1;
+  #centre = [12, 8]; // latitude and longitude in the middle
+  #events = [];
+  #area = null;
+  #picked = null;
+  #colours = null;
+  #groundDue = false;
+  #due = false;
+
+  /** Show these events, oldest first: objects with `shape`, `id` and `arrived`. */
+  showEvents(events) {
+    this.#events = events;
+    this.redraw();
+  }
+
+  /** Show what is asked for: pairs of a ring, one pair of a place, several of points; null for nothing. */
+  showArea(kind, pairs) {
+    this.#area = pairs === null || !pairs.length ? null : { kind, pairs };
+    this.redraw();
+  }
+
+  /** Make one event stand out. */
+  pick(id) {
+    this.#picked = id;
+    this.redraw();
+  }
+
+  /** Move so that a pair is in the middle. */
+  centreOn([latitude, longitude], scale = Math.max(this.#scale, 2.5)) {
+    this.#centre = [latitude, longitude];
+    this.#scale = scale;
+    this.#viewChanged();
+  }
+
+  /** Go back to the whole world. */
+  showWorld() {
+    this.#centre = [12, 8];
+    this.#scale = 1;
+    this.#viewChanged();
+  }
+
+  /** Come closer, or go away with a factor below 1. */
+  zoomBy(factor) {
+    this.#scale = Math.max(1, Math.min(CLOSEST, this.#scale * factor));
+    this.#viewChanged();
+  }
+
+  /** The [latitude, longitude] at a point of the canvas, null beside the world. */
+  pairAt(x, y) {
+    const found = this.#projection.invert([x, y]);
+    if (!found || Math.abs(found[1]) > 90 || Math.abs(found[0]) > 180) return null;
+    return [found[1], found[0]];
+  }
+
+  /** Where a pair is on the canvas. */
+  pointOf([latitude, longitude]) {
+    return this.#projection([longitude, latitude]);
+  }
+
+  /** Draw again with the next frame. */
+  redraw() {
+    if (this.#due) return;
+    this.#due = true;
+    requestAnimationFrame(() => this.#draw());
+  }
+
+  #viewChanged() {
+    this.#groundDue = true;
+    this.redraw();
+  }
+
+  #resize() {
+    const { width, height } = this.node.getBoundingClientRect();
+    if (!width || (width === this.#width && height === this.#height)) return;
+    [this.#width, this.#height] = [width, height];
+    const dense = Math.min(devicePixelRatio || 1, 2);
+    for (const canvas of [this.ground, this.canvas]) {
+      canvas.width = Math.round(width * dense);
+      canvas.height = Math.round(height * dense);
+      canvas.getContext("2d").setTransform(dense, 0, 0, dense, 0, 0);
+    }
+    this.#viewChanged();
+  }
+
+  #draw() {
+    this.#due = false;
+    if (!this.#width) return;
+    if (this.#groundDue) {
+      this.#groundDue = false;
+      this.#colours = coloursOf(this.node);
+      this.#project();
+      this.#drawGround(this.#colours);
+    }
+    this.#drawEvents(this.#colours);
+  }
+
+  #project() {
+    const [latitude, longitude] = this.#centre;
+    this.#projection.rotate([-longitude, 0]).fitSize([this.#width, this.#height], { type: "Sphere" });
+    this.#projection.scale(this.#projection.scale() * this.#scale * 1.06);
+    const [x, y] = this.#projection.translate([0, 0])([longitude, latitude]);
+    const middle = this.#scale === 1 ? 0 : y;
+    this.#projection.translate([this.#width / 2 - x, this.#height / 2 - middle]);
+  }
+
+  #drawGround(colours) {
+    const brush = this.ground.getContext("2d");
+    const path = geoPath(this.#projection, brush);
+    brush.clearRect(0, 0, this.#width, this.#height);
+    paint(brush, () => path({ type: "Sphere" }), { fill: colours.sea });
+    paint(brush, () => path(geoGraticule10()), { stroke: colours.grid, width: 0.6 });
+    if (this.#land) paint(brush, () => path(this.#land), { fill: colours.land, stroke: colours.coast, width: 0.6 });
+  }
+
+  #drawEvents(colours) {
+    const brush = this.canvas.getContext("2d");
+    const path = geoPath(this.#projection, brush).pointRadius(2.6);
+    brush.clearRect(0, 0, this.#width, this.#height);
+    if (this.#area) this.#drawArea(brush, path, colours);
+    const now = performance.now();
+    let moving = false;
+    for (const each of this.#events) {
+      const fresh = now - each.arrived < FRESH;
+      moving ||= fresh;
+      const picked = each.id === this.#picked;
+      const colour = picked ? colours.picked : colours.event;
+      brush.globalAlpha = picked ? 1 : fresh ? 0.95 : 0.55;
+      const filled = each.shape.type === "MultiPoint";
+      paint(brush, () => path(each.shape), filled ? { fill: colour } : { stroke: colour, width: picked ? 2.6 : fresh ? 1.8 : 1.1 });
+      if (!filled) {
+        brush.globalAlpha = picked ? 0.35 : fresh ? 0.24 : 0.08;
+        paint(brush, () => path(each.shape), { fill: colour });
+        brush.globalAlpha = picked || fresh ? 1 : 0.7;
+        this.#mark(brush, path, each.shape, colour);
+      }
+      brush.globalAlpha = 1;
+    }
+    this.pen?.draw(brush, colours);
+    if (moving) setTimeout(() => this.redraw(), 400);
+  }
+
+  /** Areas of a few kilometres vanish on a map of the world: a dot says where they are. */
+  #mark(brush, path, shape, colour) {
+    const [[left, top], [right, bottom]] = path.bounds(shape);
+    if (right - left > 7 || bottom - top > 7) return;
+    paint(brush, () => brush.arc((left + right) / 2, (top + bottom) / 2, 3.2, 0, 2 * Math.PI), { fill: colour });
+  }
+
+  #drawArea(brush, path, colours) {
+    const { kind, pairs } = this.#area;
+    if (kind === "polygon" && pairs.length > 2) {
+      const shape = ringShape(pairs);
+      brush.setLineDash([6, 4]);
+      paint(brush, () => path(shape), { fill: colours.areaFill, stroke: colours.area, width: 1.8 });
+      brush.setLineDash([]);
+      this.#mark(brush, path, shape, colours.area);
+      return;
+    }
+    const dots = geoPath(this.#projection, brush).pointRadius(kind === "points" ? 3.5 : 5);
+    paint(brush, () => dots(pointsShape(pairs)), { fill: colours.area });
+  }
+
+  #listen() {
+    let held = null;
+    this.canvas.addEventListener("pointerdown", (event) => {
+      held = { x: event.offsetX, y: event.offsetY, centre: this.#centre, moved: false };
+      this.canvas.setPointerCapture(event.pointerId);
+    });
+    this.canvas.addEventListener("pointermove", (event) => {
+      this.pen?.move(event.offsetX, event.offsetY);
+      if (!held) return;
+      const [x, y] = [event.offsetX - held.x, event.offsetY - held.y];
+      held.moved ||= Math.hypot(x, y) > 4;
+      if (held.moved) this.#pan(held.centre, x, y);
+    });
+    this.canvas.addEventListener("pointerup", (event) => {
+      if (held && !held.moved) this.#click(event.offsetX, event.offsetY);
+      held = null;
+    });
+    this.canvas.addEventListener("pointercancel", () => { held = null; });
+    this.canvas.addEventListener("dblclick", () => this.pen?.finish());
+    this.canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      this.zoomBy(event.deltaY < 0 ? 1.15 : 1 / 1.15);
+    }, { passive: false });
+    this.canvas.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  #pan([latitude, longitude], x, y) {
+    const degrees = 180 / (Math.PI * this.#projection.scale());
+    const east = ((((longitude - x * degrees) % 360) + 540) % 360) - 180;
+    this.#centre = [Math.max(-80, Math.min(80, latitude + y * degrees)), east];
+    this.#viewChanged();
+  }
+
+  #click(x, y) {
+    if (this.pen) return this.pen.click(x, y);
+    if (!this.onPick) return;
+    const brush = this.canvas.getContext("2d");
+    const dense = this.canvas.width / this.#width;
+    const near = (shape) => {
+      const path = new Path2D(geoPath(this.#projection).pointRadius(5)(shape) ?? "");
+      const [[left, top], [right, bottom]] = geoPath(this.#projection).bounds(shape);
+      return brush.isPointInPath(path, x * dense, y * dense)
+        || Math.hypot((left + right) / 2 - x, (top + bottom) / 2 - y) < 8;
+    };
+    const found = this.#events.findLast((each) => near(each.shape));
+    if (found) this.onPick(found.id);
+  }
+
+  #key(event) {
+    const step = 40;
+    const moves = { ArrowLeft: [step, 0], ArrowRight: [-step, 0], ArrowUp: [0, step], ArrowDown: [0, -step] };
+    if (event.key in moves) this.#pan(this.#centre, ...moves[event.key]);
+    else if (event.key === "+" || event.key === "=") this.zoomBy(1.3);
+    else if (event.key === "-") this.zoomBy(1 / 1.3);
+    else if (event.key === "0") this.showWorld();
+    else if (event.key === "Enter" && this.pen) this.pen.finish();
+    else if (event.key === "Escape" && this.pen) this.pen.cancel();
+    else return;
+    event.preventDefault();
+  }
+}
+
+function paint(brush, trace, { fill, stroke, width = 1 }) {
+  brush.beginPath();
+  trace();
+  if (fill) {
+    brush.fillStyle = fill;
+    brush.fill();
+  }
+  if (stroke) {
+    brush.strokeStyle = stroke;
+    brush.lineWidth = width;
+    brush.stroke();
+  }
+}
+
+/** The colours of the style sheet as the canvas wants them: resolved for the theme. */
+function coloursOf(node) {
+  const probe = element("i", { hidden: true });
+  node.append(probe);
+  const names = { sea: "sea", land: "land", coast: "coast", grid: "grid", event: "event", picked: "picked", area: "area", areaFill: "area-fill" };
+  const found = Object.entries(names).map(([name, variable]) => {
+    probe.style.color = `var(--map-${variable})`;
+    return [name, getComputedStyle(probe).color];
+  });
+  probe.remove();
+  return Object.fromEntries(found);
+}
