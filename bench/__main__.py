@@ -10,18 +10,20 @@ import click
 import msgspec
 from rich.console import Console
 
-from bench import fanout, jetstream, latency, matching, memory, publish, replay
+from bench import archive, batch, fanout, jetstream, latency, matching, memory, publish, replay
 from bench.machine import Bench
 from bench.table import Row, show
 
 BENCHES: dict[str, Callable[[Bench, bool], list[Row]]] = {
     "publish": publish.run,
+    "batch": batch.run,
     "fanout": fanout.run,
     "match": matching.run,
     "replay": replay.run,
     "memory": memory.run,
     "latency": latency.run,
     "jetstream": jetstream.run,
+    "archive": archive.run,
 }
 
 

@@ -13,7 +13,16 @@ import httpx
 
 from aviso_server.commands.output import fail
 
-__all__ = ["DEFAULT_URL", "connected", "credentials", "refusal", "token_option", "url_option", "user_option"]
+__all__ = [
+    "DEFAULT_URL",
+    "configured_url_option",
+    "connected",
+    "credentials",
+    "refusal",
+    "token_option",
+    "url_option",
+    "user_option",
+]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -38,6 +47,10 @@ url_option = click.option(
     "--url", metavar="URL", callback=_check_url, help=f"Address of a running server.  [default: {DEFAULT_URL}]"
 )
 
+
+configured_url_option = click.option(
+    "--url", metavar="URL", callback=_check_url, help="Address of a running server.  [default: the configuration's]"
+)
 
 token_option = click.option(
     "--token", metavar="JWT", envvar="AVISO_TOKEN", help="Bearer token to show to the server.  [env: AVISO_TOKEN]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
@@ -18,31 +17,20 @@ from aviso_server.commands.client import (
     url_option,
     user_option,
 )
-from aviso_server.commands.output import fail, printable
+from aviso_server.commands.notifications import (
+    Event,
+    as_line,
+    end_option,
+    filter_option,
+    read_identifier,
+    read_limits,
+    start_option,
+)
+from aviso_server.commands.output import fail
 from aviso_server.commands.progress import Progress
 from aviso_server.model.event_stream import Frame, frames
 
 __all__ = ["replay"]
-
-_SEQUENCE = re.compile(r"(?:[^@]+@)?([0-9]+)", re.ASCII)
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-
-
-class _Data(msgspec.Struct, frozen=True):
-    identifier: dict[str, Any]
-    payload: Any
-
-
-class _Event(msgspec.Struct, frozen=True):
-    id: str
-    time: str
-    data: _Data
-
-    @property
-    def sequence(self) -> int:
-        """The number behind the `@` of the id; 0 if there is none."""
-        digits = self.id.rpartition("@")[2]
-        return int(digits) if digits.isascii() and digits.isdecimal() else 0
 
 
 @click.command()
@@ -51,9 +39,9 @@ class _Event(msgspec.Struct, frozen=True):
 @url_option
 @token_option
 @user_option
-@click.option("--from", "start", default="0", metavar="ID|DATE", help="First notification.  [default: the oldest]")
-@click.option("--to", "end", metavar="ID|DATE", help="Last notification, included.  [default: the newest]")
-@click.option("--filter", "filter_text", metavar="JSON", help="The identifier to ask for, as a JSON object.")
+@start_option
+@end_option
+@filter_option
 @click.option("--json", "as_json", is_flag=True, help="Print each notification as a CloudEvent, one per line.")
 def replay(
     event_type: str,
@@ -82,9 +70,8 @@ def replay(
     """
     request = {
         "event_type": event_type,
-        "identifier": _identifier(filter_text, fields),
-        **_limit("from", start, "T00:00:00Z"),
-        **(_limit("to", end, "T23:59:59.999999999Z") if end is not None else {}),
+        "identifier": read_identifier(filter_text, fields),
+        **read_limits(start, end),
     }
     with (
         connected(url or DEFAULT_URL, credentials(token, user)) as client,
@@ -92,39 +79,6 @@ def replay(
         Progress() as progress,
     ):
         _print(response, as_json, progress)
-
-
-def _identifier(filter_text: str | None, fields: tuple[str, ...]) -> dict[str, Any]:
-    identifier: dict[str, Any] = {}
-    if filter_text is not None:
-        try:
-            identifier = msgspec.json.decode(filter_text, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise click.BadParameter(f"not a JSON object: {error}", param_hint="--filter") from None
-    for field in fields:
-        key, separator, value = field.partition("=")
-        if not separator or not key:
-            raise click.BadParameter(f"'{field}' is not of the form KEY=VALUE", param_hint="KEY=VALUE")
-        if key in identifier:
-            raise click.BadParameter(f"'{key}' is given twice", param_hint="KEY=VALUE")
-        identifier[key] = _value(value)
-    return identifier
-
-
-def _value(text: str) -> Any:
-    if text.startswith(("{", "[")):
-        try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            return text
-    return text
-
-
-def _limit(name: str, text: str, time_of_day: str) -> dict[str, str]:
-    sequence = _SEQUENCE.fullmatch(text)
-    if sequence is not None:
-        return {f"{name}_id": sequence[1]}
-    return {f"{name}_date": text + time_of_day if _DAY.fullmatch(text) else text}
 
 
 def _print(response: httpx.Response, as_json: bool, progress: Progress) -> None:
@@ -138,10 +92,10 @@ def _print(response: httpx.Response, as_json: bool, progress: Progress) -> None:
     try:
         for frame in frames(response.iter_bytes()):
             if frame.event == "replay":
-                event = msgspec.json.decode(frame.data, type=_Event)
+                event = msgspec.json.decode(frame.data, type=Event)
                 last = event.id
                 progress.advance(event.sequence)
-                click.echo(frame.data if as_json else _line(event))
+                click.echo(frame.data if as_json else as_line(event))
             else:
                 completed = _control(frame, last, progress) or completed
     except msgspec.DecodeError as error:
@@ -159,14 +113,3 @@ def _control(frame: Frame, last: str, progress: Progress) -> bool:
     if body.get("type") == "replay_started" and isinstance(body.get("end_sequence"), int):
         progress.expect(body["end_sequence"])
     return body.get("type") == "replay_completed"
-
-
-def _line(event: _Event) -> str:
-    fields = " ".join(f"{key}={_shown(value)}" for key, value in event.data.identifier.items())
-    return printable(f"{event.id}  {event.time}  {fields}  {_shown(event.data.payload, quoted=True)}")
-
-
-def _shown(value: Any, quoted: bool = False) -> str:
-    if isinstance(value, str) and not quoted and value.isprintable() and " " not in value:
-        return value
-    return msgspec.json.encode(value).decode()

@@ -18,7 +18,6 @@ from aviso_server.config.rules import check_sections
 from aviso_server.config.settings import DERIVED, Deployment, Settings
 from aviso_server.config.sources import gather
 from aviso_server.config.tree import Findings
-from aviso_server.config.unavailable import check_available
 from aviso_server.errors import ConfigError, Problem
 
 __all__ = ["Inspection", "inspect", "load"]
@@ -52,7 +51,6 @@ def inspect(environ: Mapping[str, str], file: Path | None = None) -> Inspection:
     check_sections(settings, findings)
     check_auth(settings.auth, findings)
     check_ecpds(root, settings, findings)
-    check_available(settings, findings)
     warnings = check_unknown(root, findings)
     settings = _with_variables(settings, environ)
     return Inspection(settings, (*problems, *findings.problems), tuple(warnings))

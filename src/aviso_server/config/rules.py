@@ -22,7 +22,7 @@ def check_sections(settings: Settings, findings: Findings) -> None:
     _application(settings.application, findings)
     _otlp(settings.logging.otlp, findings)
     _metrics(settings.metrics, settings.application, findings)
-    _archive(settings.archive, findings)
+    _archive(settings.archive, settings.notification_backend.kind, findings)
     _limits(settings.limits, findings)
     _jetstream(settings.notification_backend.jetstream, findings)
 
@@ -91,7 +91,11 @@ def _limits(limits: Limits, findings: Findings) -> None:
         findings.refuse("limits.request_burst", "needs limits.requests_per_second", "both, or neither")
 
 
-def _archive(archive: Archive, findings: Findings) -> None:
+def _archive(archive: Archive, backend: str, findings: Findings) -> None:
+    if archive.enabled and backend == "in_memory" and not findings.broken("archive.enabled"):
+        # sequences begin anew with every start: they would stand for other notifications than those archived
+        accepted = "false, or notification_backend.kind sqlite or jetstream"
+        findings.refuse("archive.enabled", "the archive needs a log that survives a restart", accepted)
     if not _SPARK.fullmatch(archive.spark):
         accepted = "local, local[N], local[*], yarn, spark://host:port or sc://host:port"
         findings.refuse("archive.spark", f"'{archive.spark}' is not a Spark master", accepted)

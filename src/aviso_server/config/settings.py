@@ -24,6 +24,7 @@ __all__ = [
     "Deployment",
     "Ecpds",
     "Homepage",
+    "Idempotency",
     "InMemory",
     "JetStream",
     "Limits",
@@ -154,6 +155,8 @@ class Limits(msgspec.Struct, frozen=True):
 
     max_connections: Positive = 20_000
     max_body_bytes: Positive = 262_144
+    max_batch_bytes: Positive = 8_388_608
+    max_batch_items: Positive = 10_000
     max_identifier_bytes: Positive = 262_144
     max_polygon_vertices: Annotated[int, Whole(minimum=4)] = 10_000
     max_connections_per_client: Positive | None = None
@@ -164,6 +167,13 @@ class Limits(msgspec.Struct, frozen=True):
     body_timeout_seconds: Positive = 60
     idle_timeout_seconds: Positive = 120
     memory_watermark_bytes: Positive | None = None
+
+
+class Idempotency(msgspec.Struct, frozen=True):
+    """How long the keys of publishers are remembered."""
+
+    retention: Span = 604_800_000_000_000
+    max_keys: Positive = 10_000_000
 
 
 class Auth(msgspec.Struct, frozen=True):
@@ -213,6 +223,8 @@ class Archive(msgspec.Struct, frozen=True):
     path: Clean = "data/archive"
     interval: Span = 10_000_000_000
     spark: Clean = "local"
+    work_path: Path = Path("data/pipeline")
+    max_replays: Positive = 4
 
 
 class StreamAuth(msgspec.Struct, frozen=True):
@@ -239,6 +251,7 @@ class Settings(msgspec.Struct, frozen=True):
     notification_backend: Backend = Backend()
     watch_endpoint: WatchEndpoint = WatchEndpoint()
     limits: Limits = Limits()
+    idempotency: Idempotency = Idempotency()
     notification_schema_strict: bool | None = None
     auth: Auth = Auth()
     metrics: Metrics = Metrics()

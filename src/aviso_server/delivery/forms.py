@@ -1,4 +1,4 @@
-"""The forms that a replay can be written in: server-sent events, lines of JSON, an Arrow stream."""
+"""The forms that a replay can be written in: server-sent events, lines of JSON, an Arrow stream, a Parquet file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ from aviso_server.delivery import frames
 from aviso_server.model.cloudevent import REPLAY, Renderer
 from aviso_server.model.notification import Notification
 
-__all__ = ["ARROW", "EVENT_STREAM", "LINES", "Bounds", "EventStream", "Form", "JsonLines", "Render", "TableForm"]
+__all__ = [
+    "ARROW",
+    "EVENT_STREAM",
+    "LINES",
+    "PARQUET",
+    "Bounds",
+    "EventStream",
+    "Form",
+    "JsonLines",
+    "Render",
+    "TableForm",
+]
 
 EVENT_STREAM = "text/event-stream"
 ARROW = "application/vnd.apache.arrow.stream"
 LINES = "application/x-ndjson"
+PARQUET = "application/vnd.apache.parquet"
 
 Render = Callable[[Sequence[Notification]], bytes]
 """Makes the bytes that a client gets of notifications; called outside of the event loop."""

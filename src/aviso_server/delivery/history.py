@@ -9,10 +9,11 @@ from concurrent.futures import Executor
 import msgspec
 
 from aviso_server.counts import Operations
+from aviso_server.delivery.archive import Archive
 from aviso_server.delivery.forms import Bounds, Render
+from aviso_server.delivery.reading import Reading
 from aviso_server.log.base import Batch, Log
 from aviso_server.model.filter import Filter
-from aviso_server.model.geometry import Polygon
 from aviso_server.model.notification import Notification
 from aviso_server.model.span import Span
 
@@ -31,9 +32,17 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Reads what a stream holds, piece by piece, as fast as the reader takes it."""
+    """Reads what a stream holds, piece by piece, as fast as the reader takes it: archive and log as one."""
 
-    def __init__(self, log: Log, executor: Executor, spatial: Executor, operations: Operations) -> None:
+    def __init__(
+        self,
+        log: Log,
+        executor: Executor,
+        spatial: Executor,
+        operations: Operations,
+        archive: Archive | None = None,
+    ) -> None:
+        self.archive = archive
         self._log = log
         self._operations = operations
         self._executor = executor
@@ -41,28 +50,50 @@ class History:
 
     async def start_of(self, stream: str, span: Span) -> int:
         """The first sequence that a span means."""
-        if span.from_time is not None:
-            return await self._log.first_since(stream, min(span.from_time, _LAST_TIME))
-        return max(span.from_sequence or 0, 1)
+        if span.from_time is None:
+            return max(span.from_sequence or 0, 1)
+        time = min(span.from_time, _LAST_TIME)
+        start = await self._log.first_since(stream, time)
+        if self.archive is None:
+            return start
+        state = await self._log.state(stream)
+        # times never fall: if the log holds something older than the start, all that it let go of is older too
+        if not state.trimmed or start > state.first > state.trimmed:
+            return start
+        boundary = min(state.trimmed, (await self.archive.coverage(stream, state.trimmed)).last)
+        earlier = await self.archive.first_since(stream, time) if boundary else boundary + 1
+        return earlier if earlier <= boundary else max(start, boundary + 1)
 
     async def end_of(self, stream: str, span: Span, last: int) -> int:
         """The last sequence that a span means in a stream that ends at `last`."""
-        if span.to_time is not None:
-            return min(await self._log.last_until(stream, min(span.to_time, _LAST_TIME)), last)
-        return last if span.to_sequence is None else min(span.to_sequence, last)
+        if span.to_time is None:
+            return last if span.to_sequence is None else min(span.to_sequence, last)
+        time = min(span.to_time, _LAST_TIME)
+        end = await self._log.last_until(stream, time)
+        if self.archive is not None:
+            state = await self._log.state(stream)
+            if state.trimmed and (end < state.first or end <= state.trimmed):
+                boundary = min(state.trimmed, (await self.archive.coverage(stream, state.trimmed)).last)
+                if boundary and (end < state.first or end <= boundary):
+                    end = min(await self.archive.last_until(stream, time), boundary)
+        return min(end, last)
 
     async def bounds(self, stream: str, span: Span) -> Bounds:
         """What a span means in the stream as it is now; a start further back than what is held is moved there."""
         state = await self._log.state(stream)
-        start = max(await self.start_of(stream, span), state.first)
+        first, trimmed = state.first, state.trimmed
+        if self.archive is not None and trimmed:
+            covered = await self.archive.coverage(stream, trimmed)
+            if covered.last >= covered.first:
+                first = min(first, covered.first)
+                trimmed = min(trimmed, covered.first - 1) if covered.last >= trimmed else trimmed
+        start = max(await self.start_of(stream, span), first)
         end = await self.end_of(stream, span, state.last)
-        return Bounds(start, end, state.first, state.last, state.trimmed)
+        return Bounds(start, end, first, state.last, trimmed)
 
-    async def read(self, wanted: Filter, start: int, end: int, batch: int) -> Batch:
-        """The next `batch` notifications from `start` on; some that cannot match may be missing already."""
-        box = wanted.area.box if isinstance(wanted.area, Polygon) else None
-        with self._operations.timed("get_batch"):
-            return await self._log.read(wanted.stream, start, end, batch, box)
+    def reading(self, wanted: Filter, start: int) -> Reading:
+        """A way through the stream from `start` on; whoever opens it closes it."""
+        return Reading(self._log, self.archive, self._operations, wanted, start)
 
     async def piece(self, wanted: Filter, render: Render, found: Batch, room: int | None = None) -> Piece:
         """The matching ones out of a batch, ready to be sent, at most `room` of them."""
@@ -76,20 +107,70 @@ class History:
         return Piece(data, count, found.next, more)
 
     async def overtaken(self, stream: str, position: int) -> bool:
-        """True if retention has removed everything up to the position and something at or after it."""
+        """True if retention has removed everything up to the position and something at or after it, for good."""
         state = await self._log.state(stream)
-        return state.first > position and state.trimmed >= position
+        gone = state.first > position and state.trimmed >= position
+        return gone and not await self._archived(stream, position, state.trimmed)
 
     async def lost(self, stream: str, position: int) -> bool:
         """True if retention has removed something at or after the position, so that a reader there missed it."""
-        return (await self._log.state(stream)).trimmed >= position
+        trimmed = (await self._log.state(stream)).trimmed
+        return trimmed >= position and not await self._archived(stream, position, trimmed)
+
+    async def delete(self, stream: str, sequence: int) -> bool:
+        """Remove one notification for good, wherever it is; False if it is nowhere."""
+        if self.archive is None:
+            return await self._log.delete(stream, sequence)
+        if sequence > await self._last(stream):
+            return False
+        async with self.archive.deleting(stream, sequence) as deletion:
+            removed = await self._log.delete(stream, sequence)
+            return removed or await deletion.archived()
+
+    async def wipe(self, stream: str) -> int | None:
+        """Remove all notifications of a stream wherever they are; how many the log held, None if it has no such stream.
+
+        Its numbering goes on.
+        """
+        if self.archive is None:
+            return await self._log.wipe(stream)
+        through = await self._last(stream)
+        if not through:
+            return await self._log.wipe(stream)
+        in_log = stream in await self._log.streams()
+        async with self.archive.wiping(stream, through):
+            removed = await self._log.wipe(stream) if in_log else None
+        if in_log:
+            # what was published between the question and the wipe is gone from the log too
+            reached = (await self._log.state(stream)).first - 1
+            if reached > through:
+                async with self.archive.wiping(stream, reached):
+                    pass
+        return removed
+
+    async def streams(self) -> Sequence[str]:
+        """The streams that ever held a notification, sorted."""
+        streams = await self._log.streams()
+        return streams if self.archive is None else sorted({*streams, *await self.archive.streams()})
+
+    async def _last(self, stream: str) -> int:
+        """The newest sequence that was given out, as far as log and archive know."""
+        last = 0
+        if stream in await self._log.streams():  # asking a broker for others would make them
+            last = (await self._log.state(stream)).last
+        if self.archive is not None and stream in await self.archive.streams():
+            last = max(last, (await self.archive.coverage(stream)).last)
+        return last
+
+    async def _archived(self, stream: str, start: int, end: int) -> bool:
+        return self.archive is not None and (await self.archive.coverage(stream, end)).includes(start, end)
 
 
 def select_and_render(
     notifications: Sequence[Notification], wanted: Filter, render: Render, room: int | None
 ) -> tuple[bytes, int, bool]:
     """The bytes of those that match, how many, and whether there were more than there was room for."""
-    matching = notifications if wanted.is_open else [each for each in notifications if wanted.matches(each)]
+    matching = wanted.choose(notifications)
     more = room is not None and len(matching) > room
     if more:
         matching = matching[:room]

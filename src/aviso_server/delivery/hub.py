@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
 from aviso_server.counts import Endpoint, Flow, Histogram, Operations
+from aviso_server.delivery.archive import Archive
 from aviso_server.delivery.forms import EventStream, Form, Render
 from aviso_server.delivery.frames import Reason
 from aviso_server.delivery.history import History, Piece
 from aviso_server.delivery.outlet import Outlet
+from aviso_server.delivery.reading import Reading
 from aviso_server.delivery.replay import Replay
 from aviso_server.delivery.tail import Passed, Tail
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.delivery.wheel import Wheel
 from aviso_server.errors import LogUnavailable
-from aviso_server.log.base import Batch, Log
+from aviso_server.log.base import Log
 from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.filter import Filter
 from aviso_server.model.timestamp import SECOND
@@ -30,7 +32,7 @@ GENERIC = "generic"
 """What event types that nobody configured are counted as: their names are without limit."""
 
 _FIRST_BATCH = 100  # small, so that the first notification is out soon
-_LARGEST_BATCH = 4096
+_LARGEST_BATCH = 1024  # larger pieces leave the processor's cache between the steps
 _READERS = 4
 _SPATIAL_READERS = 2
 _MOST_RENDERERS = 1024  # generic event types come and go
@@ -60,6 +62,7 @@ class Hub:
         clock: Callable[[], int] = time.time_ns,
         event_types: Collection[str] = (),
         operations: Operations | None = None,
+        archive: Archive | None = None,
     ) -> None:
         self.log = log
         self.pace = pace
@@ -72,7 +75,11 @@ class Hub:
         self._base_url = base_url
         self._executor = ThreadPoolExecutor(_READERS, thread_name_prefix="render")
         self._spatial = ThreadPoolExecutor(_SPATIAL_READERS, thread_name_prefix="areas")
-        self.history = History(log, self._executor, self._spatial, operations or Operations())
+        operations = operations or Operations()
+        self.history = History(log, self._executor, self._spatial, operations, archive)
+        self.log_history = self.history  # what the log alone holds
+        if archive is not None:
+            self.log_history = History(log, self._executor, self._spatial, operations)
         self._tails: dict[str, Tail] = {}
         self._opening: dict[str, asyncio.Task[Tail]] = {}
         self._renderers: dict[str, Renderer] = {}
@@ -131,11 +138,17 @@ class Hub:
             watcher.close(self._leaving)
 
     def replay(
-        self, wanted: Filter, outlet: Outlet, request_id: str, until: int | None = None, form: Form | None = None
+        self,
+        wanted: Filter,
+        outlet: Outlet,
+        request_id: str,
+        until: int | None = None,
+        form: Form | None = None,
+        history: History | None = None,
     ) -> Replay:
         """A stream that ends with history, or at `until` if that comes first; of events unless a form is given."""
         form = form or EventStream(wanted.topic, self.renderer(wanted.event_type), request_id)
-        replay = Replay(self, wanted, form, outlet, request_id)
+        replay = Replay(self, wanted, form, outlet, request_id, history or self.history)
         replay.flow.opened += 1
         self.open_streams.add(replay)
         now = asyncio.get_running_loop().time()
@@ -158,35 +171,40 @@ class Hub:
             self._release_tail(stream.tail)
 
     async def pieces(
-        self, wanted: Filter, render: Render, start: int, end: int, cap: int | None = None
-    ) -> AsyncIterator[Piece]:
-        """History from `start` to `end`, at most `cap` notifications of it; the next batch is read meanwhile."""
+        self, history: History, wanted: Filter, render: Render, start: int, end: int, cap: int | None = None
+    ) -> AsyncGenerator[Piece, None]:
+        """History from `start` to `end`, at most `cap` notifications of it; the next piece is made meanwhile."""
         batch, room = self._batch(_FIRST_BATCH), cap
-        ahead: asyncio.Task[Batch] | None = None
+        reading = history.reading(wanted, start)
+        ahead: asyncio.Task[Piece] | None = None
+
+        async def make() -> Piece:
+            return await history.piece(wanted, render, await reading.next(end, batch), room)
+
         try:
             while start <= end:
-                found = await (ahead or self.history.read(wanted, start, end, batch))
-                start, ahead = found.next, None
-                if start <= end and not self.pace.batch_delay:
+                piece = await (ahead or make())
+                start, ahead = piece.next, None
+                room = None if room is None else room - piece.count
+                if start <= end and not piece.more and not self.pace.batch_delay:
                     batch = min(batch * 4, _LARGEST_BATCH)
-                    ahead = asyncio.create_task(self.history.read(wanted, start, end, batch))
-                piece = await self.history.piece(wanted, render, found, room)
+                    ahead = asyncio.create_task(make())
                 yield piece
                 if piece.more:
                     return
-                room = None if room is None else room - piece.count
                 if self.pace.batch_delay and start <= end:
                     await asyncio.sleep(self.pace.batch_delay)
         finally:
             if ahead is not None:
                 ahead.cancel()
                 ahead.add_done_callback(_ignore)
+            reading.close()
 
-    async def next_piece(self, wanted: Filter, render: Render, start: int) -> Piece:
+    async def next_piece(self, reading: Reading, render: Render) -> Piece:
         """What a watcher who fell behind gets next."""
-        last = (await self.log.state(wanted.stream)).last
-        found = await self.history.read(wanted, start, last, self._batch(_LARGEST_BATCH))
-        return await self.history.piece(wanted, render, found)
+        last = (await self.log.state(reading.wanted.stream)).last
+        found = await reading.next(last, self._batch(_LARGEST_BATCH))
+        return await self.history.piece(reading.wanted, render, found)
 
     def renderer(self, event_type: str) -> Renderer:
         """The renderer of an event type; made once."""
@@ -268,7 +286,7 @@ def _check_fed(tail: Tail) -> None:
         raise LogUnavailable(f"the live feed of stream '{tail.stream}' was lost; ask again")
 
 
-def _ignore(reading: asyncio.Task[Batch]) -> None:
+def _ignore(reading: asyncio.Task[Piece]) -> None:
     """Nobody is interested any longer, nor in why it failed."""
     if not reading.cancelled():
         reading.exception()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from aviso_server.counts import Endpoint
@@ -18,6 +18,7 @@ from aviso_server.model.filter import Filter
 from aviso_server.model.span import Span
 
 if TYPE_CHECKING:
+    from aviso_server.delivery.history import History
     from aviso_server.delivery.hub import Hub
 
 __all__ = ["Replay"]
@@ -31,6 +32,7 @@ class Replay:
     __slots__ = (
         "_closing",
         "_form",
+        "_history",
         "_hub",
         "_waiting_since",
         "_worker",
@@ -46,10 +48,11 @@ class Replay:
 
     endpoint: ClassVar[Endpoint] = "replay"
 
-    def __init__(self, hub: Hub, wanted: Filter, form: Form, outlet: Outlet, request_id: str) -> None:
+    def __init__(self, hub: Hub, wanted: Filter, form: Form, outlet: Outlet, request_id: str, history: History) -> None:
         self.wanted = wanted
         self.broken = asyncio.Event()  # set when it could not be completed and the transfer is to be broken off
         self._form = form
+        self._history = history
         self.outlet = outlet
         self.request_id = request_id
         self.flow = hub.flow(self.endpoint, wanted.event_type)
@@ -103,21 +106,22 @@ class Replay:
 
     async def _send_history(self, span: Span, end: int, cap: int | None) -> tuple[bytes, bool]:
         """The last words after all that could be sent, and whether they complete the answer."""
-        history, stream = self._hub.history, self.wanted.stream
+        history, stream = self._history, self.wanted.stream
         start = position = await history.start_of(stream, span)
-        async for piece in self._hub.pieces(self.wanted, self._form.render, start, end, cap):
-            # from the second piece on: what had gone before the replay began is no loss
-            if self._form.watchful and position > start and await history.overtaken(stream, position):
-                raise LogUnavailable(f"retention has removed notifications from sequence {position} on; ask again")
-            position = piece.next
-            self.flow.sent += piece.count
-            if piece.data:
-                await self._deliver(piece.data)
-            if piece.more:
-                assert cap is not None
-                return self._form.limit_reached(self._hub.clock(), cap), True
-            if self._closing is not None:
-                return b"", False
+        async with aclosing(self._hub.pieces(history, self.wanted, self._form.render, start, end, cap)) as pieces:
+            async for piece in pieces:
+                # from the second piece on: what had gone before the replay began is no loss
+                if self._form.watchful and position > start and await history.overtaken(stream, position):
+                    raise LogUnavailable(f"retention has removed notifications from sequence {position} on; ask again")
+                position = piece.next
+                self.flow.sent += piece.count
+                if piece.data:
+                    await self._deliver(piece.data)
+                if piece.more:
+                    assert cap is not None
+                    return self._form.limit_reached(self._hub.clock(), cap), True
+                if self._closing is not None:
+                    return b"", False
         return self._form.completed(self._hub.clock()), True
 
     async def _deliver(self, chunk: bytes, last: bool = False) -> None:

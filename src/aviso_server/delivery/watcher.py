@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,6 +21,7 @@ from aviso_server.model.span import Span
 
 if TYPE_CHECKING:
     from aviso_server.delivery.hub import Hub
+    from aviso_server.delivery.reading import Reading
     from aviso_server.delivery.tail import Frames, Tail
 
 __all__ = ["Watcher"]
@@ -46,6 +47,7 @@ class Watcher:
         "_ended",
         "_heartbeat_due",
         "_hub",
+        "_reading",
         "_worker",
         "deadline",
         "flow",
@@ -81,6 +83,7 @@ class Watcher:
         self._closing: frames.Reason | None = None
         self._ended = False
         self._worker: asyncio.Task[None] | None = None
+        self._reading: Reading | None = None  # while it catches up
 
     def go_live(self) -> None:
         """Deliver what comes from the position on."""
@@ -215,6 +218,7 @@ class Watcher:
             with suppress(ConnectionError):
                 await self._fail(error)
         finally:
+            self._stop_reading()
             self._worker = None
 
     def _due(self) -> Step | None:
@@ -246,28 +250,33 @@ class Watcher:
 
     async def _replay(self, span: Span, end: int, cap: int | None) -> None:
         """History as it was when the stream was opened."""
-        start = await self._hub.history.start_of(self.wanted.stream, span)
-        async for piece in self._hub.pieces(self.wanted, self._frames(REPLAY), start, end, cap):
-            self.flow.sent += piece.count
-            if piece.data:
-                await self.outlet.deliver(piece.data)
-            if self._heartbeat_due:
-                await self._show_life()
-            if piece.more:
-                assert cap is not None
-                await self.outlet.deliver(frames.limit_reached(self.wanted.topic, self._hub.clock(), cap))
-                self._closing = self._closing or "end_of_stream"
-            if self._closing is not None:
-                return
+        history = self._hub.history
+        start = await history.start_of(self.wanted.stream, span)
+        async with aclosing(self._hub.pieces(history, self.wanted, self._frames(REPLAY), start, end, cap)) as pieces:
+            async for piece in pieces:
+                self.flow.sent += piece.count
+                if piece.data:
+                    await self.outlet.deliver(piece.data)
+                if self._heartbeat_due:
+                    await self._show_life()
+                if piece.more:
+                    assert cap is not None
+                    await self.outlet.deliver(frames.limit_reached(self.wanted.topic, self._hub.clock(), cap))
+                    self._closing = self._closing or "end_of_stream"
+                if self._closing is not None:
+                    return
         await self.outlet.deliver(frames.completed(self.wanted.topic, self._hub.clock()))
 
     async def _catch_up(self) -> None:
-        """Read from the log until the tail can take over; one piece per step, so that other things get their turn."""
+        """Read history until the tail can take over; one piece per step, so that other things get their turn."""
         if self.tail.join(self):
+            self._stop_reading()
             if self._behind:
                 await asyncio.sleep(0)  # there is more to look at, but others wait too
             return
-        piece = await self._hub.next_piece(self.wanted, self._frames(LIVE), self.position)
+        if self._reading is None:
+            self._reading = self._hub.history.reading(self.wanted, self.position)
+        piece = await self._hub.next_piece(self._reading, self._frames(LIVE))
         # asked after the read, because retention may have been at work during it
         if await self._hub.history.lost(self.wanted.stream, self.position):
             logger.warning(
@@ -280,6 +289,11 @@ class Watcher:
         self.flow.sent += piece.count
         if piece.data:
             await self.outlet.deliver(piece.data)
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
 
     def _frames(self, name: bytes) -> Render:
         return partial(self._hub.renderer(self.wanted.event_type).frames, name)

@@ -41,7 +41,7 @@ async def delete_notification(service: Service, send: Send, request_id: str, not
         stream = await find_stream(service, name)
         # a sequence beyond 63 bits was never given out
         with service.operations.timed("delete_message"):
-            removed = stream is not None and sequence < 2**63 and await service.log.delete(stream, sequence)
+            removed = stream is not None and sequence < 2**63 and await service.hub.history.delete(stream, sequence)
     except LogError as error:
         return await answer(500, f"Failed to delete sequence {sequence}: {error}", "failed")
     if not removed:
@@ -57,7 +57,7 @@ async def wipe_stream(service: Service, scope: Any, receive: Receive, send: Send
     try:
         stream = await find_stream(service, name)
         with service.operations.timed("wipe_stream"):
-            removed = None if stream is None else await service.log.wipe(stream)
+            removed = None if stream is None else await service.hub.history.wipe(stream)
     except LogError as error:
         return await _wiped(send, 500, f"Failed to wipe stream {name}: {error}", request_id, "stream.wipe.failed")
     if stream is None:
@@ -75,8 +75,8 @@ async def wipe_all(service: Service, send: Send, request_id: str) -> None:
     removed = 0
     try:
         with service.operations.timed("wipe_all"):
-            for stream in await service.log.streams():
-                removed += await service.log.wipe(stream) or 0
+            for stream in await service.hub.history.streams():
+                removed += await service.hub.history.wipe(stream) or 0
     except LogError as error:
         return await _wiped(send, 500, f"Failed to wipe all streams: {error}", request_id, "all.wipe.failed")
     await _wiped(send, 200, f"All streams wiped: {removed} notifications removed", request_id, "all.wipe.succeeded")
@@ -110,7 +110,7 @@ async def find_stream(service: Service, name: str) -> str | None:
     event_type = service.catalogue.of_stream(name)
     if event_type is not None:
         return event_type.base
-    streams = await service.log.streams()
+    streams = await service.hub.history.streams()
     if name in streams:
         return name
     return next((stream for stream in streams if stream.lower() == name.lower()), None)

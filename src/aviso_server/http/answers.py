@@ -7,7 +7,15 @@ from typing import Any
 import msgspec
 
 from aviso_server.delivery.outlet import Send
-from aviso_server.errors import InvalidRequest, MalformedRequest, RequestError, UnknownEventType
+from aviso_server.errors import (
+    InvalidRequest,
+    KeyInDoubt,
+    KeyRefused,
+    KeyReused,
+    MalformedRequest,
+    RequestError,
+    UnknownEventType,
+)
 
 __all__ = [
     "ENDPOINTS",
@@ -15,6 +23,7 @@ __all__ = [
     "Endpoint",
     "Refusal",
     "empty",
+    "error_members",
     "json_answer",
     "refusal_of",
     "respond",
@@ -37,8 +46,15 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 ENDPOINTS = {
     "notification": Endpoint("notify", "Invalid Notification Request", "INVALID_NOTIFICATION_REQUEST"),
+    "notifications": Endpoint("notify", "Invalid Notification Request", "INVALID_NOTIFICATION_REQUEST"),
     "watch": Endpoint("watch", "Invalid Watch Request", "INVALID_WATCH_REQUEST"),
     "replay": Endpoint("replay", "Invalid Replay Request", "INVALID_REPLAY_REQUEST"),
+}
+
+
+_KEYS: dict[type[KeyRefused], tuple[int, str]] = {
+    KeyReused: (422, "IDEMPOTENCY_KEY_REUSED"),
+    KeyInDoubt: (409, "IDEMPOTENCY_KEY_IN_DOUBT"),
 }
 
 
@@ -58,12 +74,21 @@ class Refusal(Exception):
         return cls(status, {"code": code, "error": error, "message": message, **more})
 
 
+def error_members(refusal: Refusal, request_id: str) -> dict[str, Any]:
+    """The members of an error body, in the order in which they are sent."""
+    assert isinstance(refusal.members, dict)
+    return dict(sorted({**refusal.members, "request_id": request_id}.items()))
+
+
 def refusal_of(error: RequestError, endpoint: Endpoint) -> Refusal:
     """What a request error looks like on an endpoint."""
     if isinstance(error, UnknownEventType):
         return Refusal.error(
             400, "UNKNOWN_EVENT_TYPE", "unknown_event_type", error.message, configured_event_types=error.configured
         )
+    if isinstance(error, KeyRefused):
+        status, code = _KEYS[type(error)]
+        return Refusal.error(status, code, endpoint.label, error.message, details=error.details)
     code = error.code if isinstance(error, MalformedRequest) else endpoint.invalid
     assert isinstance(error, MalformedRequest | InvalidRequest)
     return Refusal.error(400, code, endpoint.label, error.message, details=error.details)

@@ -8,17 +8,21 @@ from typing import Any
 from urllib.parse import unquote
 
 from aviso_server.delivery.outlet import Send
-from aviso_server.http import admin, pages, schema
+from aviso_server.http import admin, operate, pages, schema
 from aviso_server.http.acting import ACTING
-from aviso_server.http.answers import JSON, Refusal, empty, json_answer, respond, text_answer
+from aviso_server.http.answers import JSON, Refusal, empty, error_members, json_answer, respond, text_answer
+from aviso_server.http.archive_details import archive_details
+from aviso_server.http.auth.archive_job import ARCHIVE_JOB
 from aviso_server.http.auth.check import check
 from aviso_server.http.auth.layer import is_guarded
+from aviso_server.http.batch.route import notify_many
 from aviso_server.http.body import Receive
 from aviso_server.http.metrics.tally import Measured
-from aviso_server.http.notify import notify
+from aviso_server.http.notify_once import notify_once
 from aviso_server.http.refused import log_refusal
 from aviso_server.http.request_id import new_request_id
 from aviso_server.http.service import Service
+from aviso_server.http.stream_list import list_streams
 from aviso_server.http.streams import replay, watch
 
 __all__ = ["App"]
@@ -37,11 +41,12 @@ async def health(service: Service, send: Send, request_id: str) -> None:
 
 
 async def ready(service: Service, send: Send, request_id: str) -> None:
-    """The log can be reached."""
-    if service.log.connected:
-        await json_answer(send, 200, {"status": "ready", "backend_connected": True}, request_id)
-    else:
-        await json_answer(send, 503, {"status": "not_ready", "backend_connected": False}, request_id)
+    """The log can be reached; with an archive, also how that is doing."""
+    connected = service.log.connected
+    answer: dict[str, Any] = {"status": "ready" if connected else "not_ready", "backend_connected": connected}
+    if service.archive is not None:
+        answer["archive"] = await archive_details(service.archive, service.log)
+    await json_answer(send, 200 if connected else 503, answer, request_id)
 
 
 async def openapi(service: Service, send: Send, request_id: str) -> None:
@@ -49,20 +54,29 @@ async def openapi(service: Service, send: Send, request_id: str) -> None:
     await respond(send, 200, JSON, service.openapi, request_id, [])
 
 
+async def asyncapi(service: Service, send: Send, request_id: str) -> None:
+    """The AsyncAPI document of this server."""
+    await respond(send, 200, JSON, service.asyncapi, request_id, [])
+
+
 _WHOLE: dict[tuple[str, str], Whole] = {
-    ("POST", "/api/v1/notification"): notify,
+    ("POST", "/api/v1/notification"): notify_once,
+    ("POST", "/api/v1/notifications"): notify_many,
     ("POST", "/api/v1/watch"): watch,
     ("POST", "/api/v1/replay"): replay,
     ("DELETE", "/api/v1/admin/wipe/stream"): admin.wipe_stream,
     ("GET", "/api/v1/auth/check"): check,
+    ("GET", "/api/v1/streams"): list_streams,
 }
 _PLAIN: dict[tuple[str, str], Plain] = {
     ("GET", "/"): pages.home,
     ("GET", "/health"): health,
     ("GET", "/ready"): ready,
     ("GET", "/api-docs/openapi.json"): openapi,
+    ("GET", "/api-docs/asyncapi.json"): asyncapi,
     ("GET", "/api/v1/schema"): schema.all_schemas,
     ("DELETE", "/api/v1/admin/wipe/all"): admin.wipe_all,
+    ("GET", "/api/v1/admin/overview"): operate.overview,
 }
 _OF_NAME: dict[tuple[str, bytes], OfName] = {
     ("GET", b"/api/v1/schema/"): schema.one_schema,
@@ -83,7 +97,7 @@ _TEMPLATES = {
 """What the routes are called in metrics."""
 
 _API = "/api/v1"
-_WORK = frozenset({"/api/v1/notification", "/api/v1/watch", "/api/v1/replay"})
+_WORK = frozenset({"/api/v1/notification", "/api/v1/notifications", "/api/v1/watch", "/api/v1/replay"})
 
 
 class App:
@@ -157,6 +171,10 @@ class App:
 
     async def _admit(self, scope: Any, request_id: str) -> None:
         """Find out who is calling and whether they call too often."""
+        job = self._service.archive_job
+        if job is not None and job.shown_by(scope):
+            scope["user"] = ARCHIVE_JOB
+            return
         if self._gate is not None and is_guarded(scope["path"]):
             try:
                 scope["user"] = user = await self._gate.admit(scope, request_id)
@@ -172,5 +190,4 @@ class App:
 async def _refuse(send: Send, refusal: Refusal, request_id: str) -> None:
     if isinstance(refusal.members, str):
         return await text_answer(send, refusal.status, refusal.members, request_id, refusal.headers)
-    members = dict(sorted({**refusal.members, "request_id": request_id}.items()))
-    await json_answer(send, refusal.status, members, request_id, refusal.headers)
+    await json_answer(send, refusal.status, error_members(refusal, request_id), request_id, refusal.headers)

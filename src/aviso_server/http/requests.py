@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from aviso_server.errors import MalformedRequest
+from aviso_server.errors import InvalidRequest, MalformedRequest
 from aviso_server.model.json_value import loads
 
-__all__ = ["MEMBERS", "Request", "parse_request"]
+__all__ = ["MEMBERS", "Request", "check_publishable", "parse_request", "read_request"]
 
 MEMBERS = ("event_type", "identifier", "from_id", "from_date", "to_id", "to_date", "payload")
 _OPTIONAL_TEXTS = ("from_id", "from_date", "to_id", "to_date")
@@ -30,7 +30,11 @@ class Request(msgspec.Struct, frozen=True):
 
 def parse_request(body: bytes) -> Request:
     """The request in a body; MalformedRequest says what is wrong with its form."""
-    members = loads(body)
+    return read_request(loads(body))
+
+
+def read_request(members: Any) -> Request:
+    """The request in decoded JSON; MalformedRequest says what is wrong with its form."""
     if not isinstance(members, dict):
         raise _shape("the body must be a JSON object")
     if not members.keys() <= _KNOWN:
@@ -50,6 +54,14 @@ def parse_request(body: bytes) -> Request:
     return Request(
         event_type, identifier, get("from_id"), get("from_date"), get("to_id"), get("to_date"), get("payload")
     )
+
+
+def check_publishable(request: Request) -> None:
+    """Refuse what only readers may say."""
+    if "point" in request.identifier:
+        raise InvalidRequest("identifier.point is only supported for watch and replay, not for notify", field="point")
+    if request.to_id is not None or request.to_date is not None:
+        raise InvalidRequest("to_id and to_date are only supported for the replay endpoint, not /notification")
 
 
 def _shape(reason: str) -> MalformedRequest:

@@ -25,14 +25,18 @@ from aviso_server.config import shown
 from aviso_server.config.settings import Settings
 from aviso_server.errors import LogError
 from aviso_server.http.app import App
-from aviso_server.http.connection.slow_clients import limited_connection
+from aviso_server.http.archiving import Archiving
+from aviso_server.http.connection.express import express_connection
+from aviso_server.http.connection.slow_clients import LimitedConnection, limited_connection
+from aviso_server.http.express import ExpressPublisher
 from aviso_server.http.limits.memory import give_back, keep_large_pieces_apart
 from aviso_server.http.metrics.server import metrics_served
 from aviso_server.http.service import Service
 from aviso_server.http.traces import start_traces
-from aviso_server.log.base import Log
+from aviso_server.log.base import KeyPolicy, Log
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite.log import SqliteLog
+from aviso_server.log.sqlite.retention import Archived
 
 __all__ = ["make_log", "run"]
 
@@ -41,15 +45,17 @@ logger = logging.getLogger(__name__)
 _GRACE = 30  # seconds for requests in flight at shutdown
 _PATIENCE = 5  # seconds of these for clients to take the rest of an answer that has begun
 _BACKLOG = 4096
+_ARCHIVE_DELAY = 1.0  # seconds: the first requests have the machine to themselves
 _OWN_FILES = 64  # descriptors for the log, its readers, pages and refusals
-_SWITCH_INTERVAL = 0.0002  # seconds: how long one thread may keep another waiting, which a commit does several times
+_SWITCH_INTERVAL = 0.00005  # seconds: how long one thread may keep another waiting, which a commit does several times
 
 
-def make_log(settings: Settings) -> Log:
-    """The log that the settings ask for, not opened yet."""
+def make_log(settings: Settings, archived: Archived | None = None) -> Log:
+    """The log that the settings ask for, not opened yet; `archived` tells how much of it the archive holds."""
     backend = settings.notification_backend
+    keys = KeyPolicy(settings.idempotency.retention, settings.idempotency.max_keys)
     if backend.kind == "in_memory":
-        return MemoryLog(backend.in_memory.max_history_per_topic, backend.in_memory.max_topics)
+        return MemoryLog(backend.in_memory.max_history_per_topic, backend.in_memory.max_topics, keys=keys)
     if backend.kind == "jetstream":
         # The broker's client is imported late: most servers do without it.
         from aviso_server.log.jetstream.log import JetStreamLog
@@ -57,8 +63,9 @@ def make_log(settings: Settings) -> Log:
 
         given = msgspec.structs.asdict(backend.jetstream)
         options = BrokerOptions(**msgspec.structs.asdict(given.pop("tls")), **given)
-        return JetStreamLog(options, settings.policies, {each.base: each.key_order for each in settings.event_types})
-    return SqliteLog(backend.sqlite.path, settings.policies)
+        key_orders = {each.base: each.key_order for each in settings.event_types}
+        return JetStreamLog(options, settings.policies, key_orders, keys=keys)
+    return SqliteLog(backend.sqlite.path, settings.policies, keys=keys, archived=archived)
 
 
 def run(settings: Settings, ready_file: Path | None = None) -> int:
@@ -84,13 +91,21 @@ def run(settings: Settings, ready_file: Path | None = None) -> int:
 
 
 async def _serve(settings: Settings, listening: socket.socket, ready_file: Path | None) -> int:
-    log = make_log(settings)
+    archiving = Archiving(settings, *listening.getsockname()[:2]) if settings.archive.enabled else None
+    log = make_log(settings, None if archiving is None else archiving.lake.watermark)
     try:
         await log.open()
     except LogError as error:
         listening.close()
         return _failed("startup.backend.failed", str(error))
-    service = Service(settings, log)
+    if archiving is not None:
+        try:
+            await archiving.open(log)
+        except LogError as error:
+            listening.close()
+            await log.close()
+            return _failed("startup.archive.failed", str(error))
+    service = Service(settings, log, archiving=archiving)
     if settings.logging.otlp.enabled:
         traces = start_traces(settings.logging.otlp, settings.deployment)
         service.trace(traces)
@@ -128,7 +143,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 App(service),
-                http=limited_connection(service.limits, service.tally),
+                http=_connection(service),
                 loop="none",
                 ws="none",
                 lifespan="off",
@@ -154,6 +169,8 @@ class _Server(uvicorn.Server):
             f"aviso-server {__version__} listens on http://{host}:{port}",
             extra={"event": "startup.server.started", "backend": self._service.log.kind},
         )
+        if self._service.archive is not None:
+            self._service.archive.start(_ARCHIVE_DELAY)
         if self._ready_file is not None:
             _write_ready_file(self._ready_file, host, port)
 
@@ -185,8 +202,15 @@ class _Server(uvicorn.Server):
         """Let go of clients that do not read: everything they have not taken is still in the log."""
         for connection in list(self.server_state.connections):
             cycle = getattr(connection, "cycle", None)
-            if cycle is not None and cycle.response_started and connection.transport is not None:
+            answers = not getattr(connection, "answer_due", False)
+            if answers and cycle is not None and cycle.response_started and connection.transport is not None:
                 connection.transport.abort()
+
+
+def _connection(service: Service) -> type[LimitedConnection]:
+    if ExpressPublisher.serves(service):
+        return express_connection(service.limits, service.tally, ExpressPublisher(service))
+    return limited_connection(service.limits, service.tally)
 
 
 def _log_configuration(settings: Settings) -> None:

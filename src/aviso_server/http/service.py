@@ -11,10 +11,12 @@ import msgspec
 from aviso_server.config.settings import Settings
 from aviso_server.counts import Operations
 from aviso_server.delivery.hub import GENERIC, Hub, Pace
+from aviso_server.http.archiving import Archiving
 from aviso_server.http.auth.layer import Gate
 from aviso_server.http.ecpds import EcpdsPlugin
 from aviso_server.http.limits.checks import Limits
 from aviso_server.http.metrics.tally import Tally
+from aviso_server.http.openapi.asyncapi import asyncapi_document
 from aviso_server.http.openapi.document import document
 from aviso_server.http.traces import Traces
 from aviso_server.log.base import Log
@@ -28,10 +30,18 @@ _SHORTEST_STALL = 60  # seconds
 class Service:
     """The settings, the event types, the log and the open streams of a running server."""
 
-    def __init__(self, settings: Settings, log: Log, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        log: Log,
+        clock: Callable[[], int] = time.time_ns,
+        archiving: Archiving | None = None,
+    ) -> None:
         watch = settings.watch_endpoint
         self.settings = settings
         self.log = log
+        self.archive = None if archiving is None else archiving.lake
+        self.archive_job = None if archiving is None else archiving.token  # how to tell it from other callers
         self.clock = clock
         self.catalogue = Catalogue({each.name: each for each in settings.event_types}, settings.strict)
         self.tally = Tally()
@@ -52,6 +62,7 @@ class Service:
             clock,
             self.catalogue.event_types.keys(),
             self.operations,
+            self.archive,
         )
         self.traces: Traces | None = None
         auth, streams = settings.auth, settings.stream_auth
@@ -74,7 +85,9 @@ class Service:
         return self._by_stream.get(stream.lower(), GENERIC)
 
     async def close(self) -> None:
-        """Let go of the connections to other services."""
+        """Let go of the connections to other services, and of the pipeline process."""
+        if self.archive is not None:
+            await self.archive.close()
         for each in (self.gate, self.ecpds):
             if each is not None:
                 await each.close()
@@ -83,3 +96,8 @@ class Service:
     def openapi(self) -> bytes:
         """The OpenAPI document, made when it is asked for the first time."""
         return msgspec.json.encode(document(self.catalogue, self.settings))
+
+    @cached_property
+    def asyncapi(self) -> bytes:
+        """The AsyncAPI document, made when it is asked for the first time."""
+        return msgspec.json.encode(asyncapi_document(self.catalogue, self.settings))

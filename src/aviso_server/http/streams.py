@@ -63,15 +63,18 @@ async def replay(service: Service, scope: Any, receive: Receive, send: Send, req
     wanted, span, cap = await _prepare(service, scope, receive, "replay", request_id)
     hub, outlet = service.hub, Outlet(unmeasured(send), scope.get("hang_up"))
     form = wanted_form(service, scope, wanted, request_id)
+    job = service.archive_job
+    # the archive job wants to know what the log has: what it has archived it knows itself
+    history = hub.log_history if job is not None and job.shown_by(scope) else hub.history
     try:
         if form is not None:
-            bounds = await hub.history.bounds(wanted.stream, span)
+            bounds = await history.bounds(wanted.stream, span)
         else:
             last = (await service.log.state(wanted.stream)).last
-            end = await hub.history.end_of(wanted.stream, span, last)
+            end = await history.end_of(wanted.stream, span, last)
     except LogError as error:
         raise _initialization_failed(wanted, error, request_id) from None
-    stream = hub.replay(wanted, outlet, request_id, _until(scope), form)
+    stream = hub.replay(wanted, outlet, request_id, _until(scope), form, history)
     stream.user = _user_name(scope)
     try:
         if form is not None:

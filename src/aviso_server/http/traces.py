@@ -65,7 +65,7 @@ class Traces:
             "publish",
             context=self._propagator.extract(sent),
             kind=self._server,
-            attributes={"request_id": request_id, "http.route": "/api/v1/notification"},
+            attributes={"request_id": request_id, "http.route": scope["route"]},
         ):
             yield
 
@@ -76,11 +76,11 @@ class Traces:
         with self._tracer.start_as_current_span("commit", attributes=attributes):
             yield
 
-    def stored(self, stream: str, notification: Notification) -> None:
+    def stored(self, stream: str, sequence: int) -> None:
         """The current publish request has led to this notification."""
         from opentelemetry.context import get_current
 
-        key = (stream, notification.sequence)
+        key = (stream, sequence)
         passed = self._passed.pop(key, None)
         if passed is not None:
             self._deliver(get_current(), key, *passed)

@@ -18,6 +18,8 @@ __all__ = ["LIMITS", "LimitName", "Limits"]
 
 LimitName = Literal[
     "body_bytes",
+    "batch_bytes",
+    "batch_items",
     "identifier_bytes",
     "polygon_vertices",
     "connections",
@@ -26,6 +28,7 @@ LimitName = Literal[
     "memory",
     "header_timeout",
     "body_timeout",
+    "idle_timeout",
 ]
 LIMITS: tuple[LimitName, ...] = get_args(LimitName)
 
@@ -56,6 +59,8 @@ class Limits:
         limits = self._limits
         values: dict[LimitName, int | None] = {
             "body_bytes": limits.max_body_bytes,
+            "batch_bytes": limits.max_batch_bytes,
+            "batch_items": limits.max_batch_items,
             "identifier_bytes": limits.max_identifier_bytes,
             "polygon_vertices": limits.max_polygon_vertices,
             "connections": limits.max_connections,
@@ -64,6 +69,7 @@ class Limits:
             "memory": limits.memory_watermark_bytes,
             "header_timeout": limits.header_timeout_seconds,
             "body_timeout": limits.body_timeout_seconds,
+            "idle_timeout": limits.idle_timeout_seconds,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -109,6 +115,17 @@ class Limits:
         if body_size > most and len(compact(identifier)) > most:
             message = f"The identifier exceeds the size limit of {most} bytes"
             raise self._refuse("identifier_bytes", Refusal(413, message))
+
+    def check_batch(self, items: int) -> None:
+        """Refuse a batch of too many notifications."""
+        most = self._limits.max_batch_items
+        if items > most:
+            message = f"The batch holds {items} notifications; the limit is {most}"
+            raise self._refuse("batch_items", Refusal(413, message))
+
+    def note_batch(self, refusal: Refusal) -> Refusal:
+        """Count a batch whose body was too large."""
+        return self._refuse("batch_bytes", refusal) if refusal.status == 413 else refusal
 
     def note(self, refusal: Refusal) -> None:
         """Count a body that was too large."""

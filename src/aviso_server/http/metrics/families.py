@@ -17,6 +17,7 @@ from aviso_server.counts import OPERATIONS, Histogram
 from aviso_server.delivery.hub import GENERIC
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.http.ecpds import DECISIONS, FETCHES
+from aviso_server.http.metrics.archive import archive_samples
 from aviso_server.http.metrics.series import SERIES
 from aviso_server.http.metrics.tally import UNKNOWN, NotificationStatus
 from aviso_server.http.service import Service
@@ -43,6 +44,7 @@ def families(service: Service, streams: Mapping[str, StreamState]) -> Families:
     yield from _auth(service)
     yield from _delivery(service)
     yield from _log(service, streams)
+    yield from (_plain(name, samples) for name, samples in archive_samples(service, streams))
     yield from _process(service)
 
 
@@ -59,6 +61,9 @@ def _requests(service: Service) -> Families:
         known += [(name, "success"), (name, "error")]
     counted = {**dict.fromkeys(known, 0), **tally.notifications}
     yield _plain("aviso_notifications_total", counted.items())
+    yield _histogram("aviso_batch_notifications", [((), tally.batch_sizes)])
+    replayed = {**dict.fromkeys(service.catalogue.event_types, 0), **tally.replayed}
+    yield _plain("aviso_idempotent_replays_total", [([name], count) for name, count in replayed.items()])
 
 
 def _operations(service: Service) -> Families:

@@ -19,6 +19,9 @@ UNMATCHED = "unmatched"
 
 NotificationStatus = Literal["success", "error", "rejected"]
 
+BATCH_SIZES = (1, 10, 100, 500, 1000, 2000, 5000, 10_000)
+"""Upper bounds of how many notifications come together."""
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 
 
@@ -30,6 +33,8 @@ class Tally:
         self.durations: dict[tuple[str, str], Histogram] = {}  # by route, method
         self.in_flight: defaultdict[str, int] = defaultdict(int)  # by method
         self.notifications: defaultdict[tuple[str, NotificationStatus], int] = defaultdict(int)  # by event type
+        self.replayed: defaultdict[str, int] = defaultdict(int)  # publishes answered from their keys, by event type
+        self.batch_sizes = Histogram(BATCH_SIZES)
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count an answer whose headers are ready."""

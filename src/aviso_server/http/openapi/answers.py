@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
+from aviso_server.archive.supervisor import State
 from aviso_server.config.settings import Settings
-from aviso_server.delivery.forms import ARROW, EVENT_STREAM, LINES
+from aviso_server.delivery.forms import ARROW, EVENT_STREAM, LINES, PARQUET
+from aviso_server.http.openapi.batch import PLACE, REPLAYED
 from aviso_server.http.openapi.errors import error_content, error_statuses
 from aviso_server.http.openapi.streams import FRAMES, REQUEST_ID, stream_examples
 from aviso_server.model.fields import FIELD_TYPES
@@ -20,11 +22,13 @@ __all__ = [
     "identity",
     "json_body",
     "notified",
+    "overview",
     "ready",
     "responses",
     "schema_list",
     "schema_one",
     "stream",
+    "streams",
     "text",
     "wiped",
 ]
@@ -40,6 +44,13 @@ _FORMS = {
             "type": "string",
             "description": "An Arrow stream with a typed column for every field. The metadata `aviso.ending` of its "
             "last batch, which has no rows, is `replay_completed` if everything is there.",
+        }
+    },
+    PARQUET: {
+        "schema": {
+            "type": "string",
+            "description": "A Parquet file with the same columns. Its metadata has `aviso.ending` too; a replay that "
+            "could not be completed has no footer and is no file.",
         }
     },
     LINES: {
@@ -103,7 +114,8 @@ def notified() -> dict[str, Any]:
     time = {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"}
     members = {"status": {"const": "success"}, "request_id": _REQUEST_ID, "processed_at": time}
     example = {"status": "success", "request_id": REQUEST_ID, "processed_at": "2025-07-06T12:00:00Z"}
-    return json_body("The notification is stored.", {"schema": _closed(members), "example": example})
+    words = "The notification is stored. With an idempotency key, the answer says where."
+    return {**json_body(words, {"schema": _closed(members, PLACE), "example": example}), "headers": REPLAYED}
 
 
 def ready(is_ready: bool) -> dict[str, Any]:
@@ -111,7 +123,26 @@ def ready(is_ready: bool) -> dict[str, Any]:
     state = "ready" if is_ready else "not_ready"
     members = {"status": {"const": state}, "backend_connected": {"const": is_ready}}
     words = "Notifications can be stored and read." if is_ready else "The place where notifications live is away."
-    return json_body(words, {"schema": _closed(members)})
+    return json_body(words, {"schema": _closed(members, {"archive": _archive()})})
+
+
+def _archive() -> dict[str, Any]:
+    number, text = {"type": "integer", "minimum": 0}, {"type": ["string", "null"]}
+    stream = {
+        "first": {**number, "description": "Oldest sequence that is archived."},
+        "last": {**number, "description": "Newest sequence that is archived; 0 if none is."},
+        "lag": {"type": ["integer", "null"], "description": "Sequences that are not archived yet."},
+        "files": number,
+        "bytes": number,
+        "last_error": text,
+    }
+    members = {
+        "state": {"enum": [*get_args(State)]},
+        "job": {"type": "string"},
+        "reason": {**text, "description": "Why it does not run, or what it complains of."},
+        "streams": {"type": "object", "additionalProperties": _closed(stream)},
+    }
+    return {**_closed(members), "description": "How the archive is doing, on a server that has one."}
 
 
 def identity() -> dict[str, Any]:
@@ -136,6 +167,67 @@ def identity() -> dict[str, Any]:
         "request_id": REQUEST_ID,
     }
     return json_body("The caller.", {"schema": _closed(members), "example": example})
+
+
+def overview() -> dict[str, Any]:
+    """The answer with what an operator wants to see."""
+    number, text, maybe = {"type": "integer", "minimum": 0}, {"type": "string"}, {"type": ["integer", "null"]}
+    retention = {"seconds": maybe, "max_messages": maybe, "max_bytes": maybe}
+    watchers = dict.fromkeys(("live", "catching_up", "backlog_bytes", "furthest_behind"), number)
+    stream = {
+        "stream": text,
+        "event_type": text,
+        "configured": {"type": "boolean"},
+        "first": {**number, "description": "Oldest sequence that the log holds; one more than `last` if it is empty."},
+        "last": {**number, "description": "Newest sequence that was given out."},
+        "count": number,
+        "bytes": number,
+        "trimmed": {**number, "description": "Newest sequence that retention has removed."},
+        "retention": _closed({**retention, "newest_of_each_topic_only": {"type": "boolean"}}),
+        "watchers": _closed(watchers),
+    }
+    watcher = {
+        "event_type": text,
+        "topic": text,
+        "user": {"type": ["string", "null"]},
+        "request_id": text,
+        "catching_up": {"type": "boolean"},
+        "behind": number,
+        "backlog_bytes": number,
+    }
+    words = {"type": ["string", "null"]}
+    record = {"time": text, "level": text, "message": text, "event": words, "request_id": words}
+    members = {
+        "time": text,
+        "version": text,
+        "log": _closed({"kind": text, "connected": {"type": "boolean"}, "waiting": number}),
+        "connections": number,
+        "streams": {"type": "array", "items": _closed(stream)},
+        "slowest_watchers": {"type": "array", "items": _closed(watcher)},
+        "recent_errors": {"type": "array", "items": _closed(record)},
+        "request_id": _REQUEST_ID,
+    }
+    return json_body("What the server holds and who reads it.", {"schema": _closed(members)})
+
+
+def streams() -> dict[str, Any]:
+    """The answer with the streams that there are."""
+    number = {"type": "integer", "minimum": 0}
+    stream = {
+        "stream": {"type": "string", "description": "The topic base."},
+        "event_type": {"type": "string", "description": "What to ask for."},
+        "first": {**number, "description": "Oldest sequence that the log holds; one more than `last` if it is empty."},
+        "last": {**number, "description": "Newest sequence that was given out."},
+        "count": number,
+        "bytes": number,
+        "trimmed": {**number, "description": "Newest sequence that retention has removed."},
+    }
+    members = {
+        "status": {"const": "success"},
+        "streams": {"type": "array", "items": _closed(stream)},
+        "request_id": _REQUEST_ID,
+    }
+    return json_body("The streams.", {"schema": _closed(members)})
 
 
 def schema_list() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from aviso_server import __version__
 from aviso_server.config.settings import Settings
 from aviso_server.http.openapi import answers
+from aviso_server.http.openapi.batch import ALL_OR_NOTHING, KEY, batch_body, batch_outcomes
 from aviso_server.http.openapi.requests import body_components, request_body, wipe_body
 from aviso_server.http.openapi.streams import cloud_event_schema
 from aviso_server.model.schema import Catalogue
@@ -26,11 +27,11 @@ a page shows it only when it has ended."""
 
 _TAGS = {
     "health": "Is the server alive and ready?",
-    "general": "The home page.",
+    "general": "The console, and this description.",
     "schema": "Which event types there are and what their fields accept.",
     "notification": "Publish.",
     "streaming": "Watch and replay.",
-    "admin": "Remove notifications. Credentials are needed if the server checks them.",
+    "admin": "See how the server is doing, and remove notifications. Credentials are needed if the server checks them.",
 }
 _SCHEMES = {
     "bearer_jwt": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A JSON Web Token."},
@@ -62,6 +63,8 @@ def document(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
             **_general(),
             **_schema(catalogue),
             **_posts(catalogue, settings),
+            **_batch(catalogue, settings),
+            **_streams(),
             **_admin(catalogue),
             **_auth(),
         },
@@ -92,7 +95,7 @@ def _general() -> dict[str, Any]:
                 {"200": answers.ready(True), "503": answers.ready(False)},
             )
         },
-        "/": {"get": _operation("home", "general", "The home page", _OPEN, "page", {"200": answers.html("The page.")})},
+        "/": {"get": _operation("home", "general", "The console", _OPEN, "page", {"200": answers.html("The page.")})},
     }
 
 
@@ -129,7 +132,37 @@ def _posts(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
         operation = _operation(name, tag, summary, _WITH_OR_WITHOUT, endpoint, own)
         body = request_body(endpoint, catalogue)
         paths[f"/api/v1/{endpoint}"] = {"post": {**operation, "description": words, "requestBody": body}}
+    paths["/api/v1/notification"]["post"]["parameters"] = [KEY]
     return paths
+
+
+def _batch(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
+    most = settings.limits
+    limit = f"The body is larger than {most.max_batch_bytes} bytes, or holds more than {most.max_batch_items} items."
+    own = {
+        "200": batch_outcomes(),
+        "400": answers.text(_ENCODING),
+        "408": answers.text(_SLOW),
+        "413": answers.text(limit),
+    }
+    summary = "Publish many notifications"
+    operation = _operation("notify_many", "notification", summary, _WITH_OR_WITHOUT, "notifications", own)
+    words = "They are stored together before the answer is sent, which says what became of each."
+    body = {"parameters": [ALL_OR_NOTHING, KEY], "requestBody": batch_body(catalogue, settings)}
+    return {"/api/v1/notifications": {"post": {**operation, "description": words, **body}}}
+
+
+def _streams() -> dict[str, Any]:
+    operation = _operation(
+        "list_streams",
+        "streaming",
+        "Streams and what the log holds",
+        _WITH_OR_WITHOUT,
+        "auth",
+        {"200": answers.streams()},
+    )
+    words = "Those that the caller may read. The archive of this server begins its work here."
+    return {"/api/v1/streams": {"get": {**operation, "description": words}}}
 
 
 def _admin(catalogue: Catalogue) -> dict[str, Any]:
@@ -156,7 +189,11 @@ def _admin(catalogue: Catalogue) -> dict[str, Any]:
     everything = _operation(
         "wipe_all", "admin", "Delete all notifications", _CREDENTIALS, "admin", answers.wiped(all_wiped)
     )
+    seen = _operation(
+        "overview", "admin", "Streams, watchers and recent errors", _CREDENTIALS, "admin", {"200": answers.overview()}
+    )
     return {
+        "/api/v1/admin/overview": {"get": seen},
         "/api/v1/admin/notification/{notification_id}": {"delete": {**one, "parameters": [identifier]}},
         "/api/v1/admin/wipe/stream": {"delete": {**stream, "requestBody": wipe_body(catalogue)}},
         "/api/v1/admin/wipe/all": {"delete": everything},

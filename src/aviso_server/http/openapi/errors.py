@@ -11,15 +11,17 @@ from aviso_server.http.openapi.streams import REQUEST_ID
 
 __all__ = ["KINDS", "ErrorKind", "error_content", "error_statuses"]
 
-Shape = Literal["details", "topic", "plain", "event_types"]
+Shape = Literal["details", "topic", "plain", "event_types", "faults"]
 
 _MEMBERS: dict[Shape, tuple[str, ...]] = {
     "details": ("code", "error", "message", "details", "request_id"),
     "topic": ("code", "error", "message", "details", "topic", "request_id"),
     "plain": ("code", "error", "message", "request_id"),
+    "faults": ("code", "error", "message", "details", "faults", "request_id"),
     "event_types": ("code", "error", "message", "configured_event_types", "request_id"),
 }
 _POSTS = frozenset(ENDPOINTS)
+_PUBLISHES = frozenset({"notification", "notifications"})
 _GUARDED = _POSTS | {"admin", "auth"}
 
 
@@ -57,6 +59,30 @@ KINDS = (
         )
         for name, endpoint in ENDPOINTS.items()
     ),
+    ErrorKind(
+        "BATCH_REFUSED",
+        400,
+        None,
+        "faults",
+        frozenset({"notifications"}),
+        "All or nothing was asked for, and not all can be accepted; `faults` lists the first hundred that cannot.",
+    ),
+    ErrorKind(
+        "IDEMPOTENCY_KEY_IN_DOUBT",
+        409,
+        None,
+        "details",
+        _PUBLISHES,
+        "An earlier publish under this key was interrupted, and nobody can tell any more whether it was stored.",
+    ),
+    ErrorKind(
+        "IDEMPOTENCY_KEY_REUSED",
+        422,
+        None,
+        "details",
+        _PUBLISHES,
+        "The idempotency key was used for other content before; nothing was stored.",
+    ),
     ErrorKind("UNAUTHORIZED", 401, "unauthorized", "plain", _GUARDED, "Credentials are missing or wrong."),
     ErrorKind("FORBIDDEN", 403, "forbidden", "plain", _GUARDED, "The credentials do not allow this."),
     ErrorKind(
@@ -80,7 +106,7 @@ KINDS = (
         500,
         "Notification Storage Failed",
         "details",
-        frozenset({"notification"}),
+        _PUBLISHES,
         "The notification could not be stored; it was not published.",
     ),
     ErrorKind(
@@ -101,6 +127,19 @@ KINDS = (
         "The server is too busy, or a service it asks about credentials does not answer.",
     ),
 )
+
+
+_FAULT = {
+    "type": "object",
+    "properties": {
+        "index": {"type": "integer", "minimum": 0, "description": "The place in the batch, from 0 on."},
+        "code": {"type": "string"},
+        "field": {"type": ["string", "null"]},
+        "message": {"type": "string"},
+    },
+    "required": ["index", "code", "field", "message"],
+    "additionalProperties": False,
+}
 
 
 def error_statuses(endpoint: str) -> list[int]:
@@ -133,6 +172,7 @@ def _schema(kind: ErrorKind, endpoint: str) -> dict[str, Any]:
         "details": {"type": "string", "description": "The innermost reason."},
         "topic": {"type": "string"},
         "configured_event_types": {"type": "array", "items": {"type": "string"}},
+        "faults": {"type": "array", "items": _FAULT},
         "request_id": {"type": "string", "format": "uuid", "description": "The same as the header X-Request-ID."},
     }
     members = _MEMBERS[kind.shape]
@@ -153,6 +193,7 @@ def _example(kind: ErrorKind, endpoint: str) -> dict[str, Any]:
         "details": kind.when,
         "topic": "mars.*",
         "configured_event_types": ["mars"],
+        "faults": [{"index": 3, "code": "UNKNOWN_EVENT_TYPE", "field": "event_type", "message": "unknown event type"}],
         "request_id": REQUEST_ID,
     }
     return {member: values[member] for member in _MEMBERS[kind.shape]}

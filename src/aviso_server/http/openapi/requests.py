@@ -17,7 +17,7 @@ from aviso_server.model.schema import TOPIC_BASE, Catalogue, EventType
 from aviso_server.model.span import SEQUENCE_TEXT
 from aviso_server.model.timestamp import ACCEPTED, INSTANT_TEXT
 
-__all__ = ["SAMPLE_PAYLOAD", "body_components", "request_body", "wipe_body"]
+__all__ = ["SAMPLE_PAYLOAD", "body_components", "component", "request_body", "wipe_body"]
 
 SAMPLE_PAYLOAD = {"location": "/archive/2025/07/06"}
 
@@ -34,10 +34,10 @@ def body_components(catalogue: Catalogue) -> dict[str, Any]:
     """The schemas of all request bodies, by their names under `components`."""
     schemas: dict[str, Any] = {}
     for each in catalogue.event_types.values():
-        schemas[_component("Identifier", each.name)] = published_schema(each)
-        schemas[_component("Filter", each.name)] = filter_schema(each)
+        schemas[component("Identifier", each.name)] = published_schema(each)
+        schemas[component("Filter", each.name)] = filter_schema(each)
         for endpoint in _NAMES:
-            schemas[_component(_NAMES[endpoint], each.name)] = _configured(endpoint, each)
+            schemas[component(_NAMES[endpoint], each.name)] = _configured(endpoint, each)
     if _takes_any_event_type(catalogue):
         schemas[f"Identifier{_GENERIC}"] = generic_published_schema()
         schemas[f"Filter{_GENERIC}"] = generic_filter_schema()
@@ -48,7 +48,7 @@ def body_components(catalogue: Catalogue) -> dict[str, Any]:
 
 def request_body(endpoint: str, catalogue: Catalogue) -> dict[str, Any]:
     """The body of notification, watch or replay."""
-    components = [_component(_NAMES[endpoint], name) for name in catalogue.event_types]
+    components = [component(_NAMES[endpoint], name) for name in catalogue.event_types]
     if _takes_any_event_type(catalogue):
         components.append(_NAMES[endpoint] + _GENERIC)
     references = [_reference(component) for component in components]
@@ -84,7 +84,7 @@ def _takes_any_event_type(catalogue: Catalogue) -> bool:
     return not catalogue.strict or not catalogue.event_types
 
 
-def _component(name: str, event_type: str) -> str:
+def component(name: str, event_type: str) -> str:
     """A component name for any event type: characters that are not allowed there become `.code.`."""
     return name + "." + re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):x}.", event_type)
 
@@ -94,7 +94,7 @@ def _reference(component: str) -> dict[str, Any]:
 
 
 def _configured(endpoint: str, event_type: EventType) -> dict[str, Any]:
-    identifier = _reference(_component(_IDENTIFIERS[endpoint], event_type.name))
+    identifier = _reference(component(_IDENTIFIERS[endpoint], event_type.name))
     return _body(endpoint, {"const": event_type.name}, identifier, bool(event_type.payload_required))
 
 

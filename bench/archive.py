@@ -1,0 +1,252 @@
+"""The archive: how fast notifications get in, and how fast cold replay gets them out, beside DuckDB and pyarrow."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import shapely
+from pyspark.sql import SparkSession
+
+from aviso_server.model.filter import Filter
+from aviso_server.model.geometry import parse_polygon
+from aviso_server.pipeline.archive.keeper import Keeper
+from aviso_server.pipeline.archive.source import ArchiveTask
+from aviso_server.pipeline.cold.replay import ColdReplay
+from bench import archived, workload
+from bench.machine import Bench, Target
+from bench.replay import fill
+from bench.table import Row, alternate, compare, single
+
+__all__ = ["run"]
+
+RECENT = 100_000
+AREA = (
+    "(55,8,54.8,10,54.2,13.5,53,14.3,51,15,50.3,12.2,48.8,13.8,47.5,13,"
+    "47.3,10,47.6,7.6,49,8.2,49.4,6.4,51,6,53.4,7.1,55,8)"
+)
+STEP = 77
+WIDE = ["sequence", "time_ns", "topic", "identifier", "payload"]
+WARM_UP = 4  # rounds: Java gets faster as it goes
+TOGETHER = 4
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A replay that is measured, and how the rivals are asked for the same."""
+
+    name: str
+    identifier: dict[str, Any]
+    condition: str = "true"  # of SQL
+    expression: Any = None  # of pyarrow
+    area: str | None = None
+    from_time: int | None = None
+
+
+class Read(msgspec.Struct, frozen=True):
+    """What a replay brought."""
+
+    rows: int
+    seconds: float
+    first: float
+
+
+def run(bench: Bench, quick: bool) -> list[Row]:
+    """Into the archive and out of it."""
+    rows = 1_000_000 if quick else 10_000_000
+    keeper = Keeper(str(bench.directory / "archive"), bench.directory / "keeper", "local")
+    keeper.lock()
+    session = keeper.open()
+    try:
+        found = _archiving(bench, keeper, 50_000 if quick else 500_000)
+        files = archived.make(bench.directory / "lake", rows)
+        return found + _replaying(session, bench.directory / "lake", files, rows, 2 if quick else 5)
+    finally:
+        keeper.close()
+
+
+def _archiving(bench: Bench, keeper: Keeper, count: int) -> list[Row]:
+    asyncio.run(fill(bench.home("sqlite") / "log", count))
+    server = bench.server({**workload.configuration("sqlite"), "archive": {"enabled": False}}, "sqlite")
+    rates = []
+    for number in range(2):  # the first one warms up
+        keeper.board.root = str(bench.directory / f"archive-{number}")
+        keeper.board.read()
+        began = time.perf_counter()
+        keeper.archive_once(_task(server, keeper.board.root))
+        rates.append(count / (time.perf_counter() - began))
+        if keeper.board.watermark(workload.EVENT_TYPE) != count:
+            raise RuntimeError("not everything was archived")
+    bench.stop_all()
+    row = single("archive", f"{count:,} rows into the archive", "rows/s", rates[1:])
+    return [msgspec.structs.replace(row, aim=">= 50,000 rows/s", met=row.value >= 50_000)]
+
+
+def _task(server: Target, root: str) -> ArchiveTask:
+    return ArchiveTask(url=f"http://127.0.0.1:{server.port}", root=root, offsets={}, interval=1.0)
+
+
+def _replaying(session: SparkSession, root: Path, files: list[Path], rows: int, rounds: int) -> list[Row]:
+    cold = ColdReplay(session, str(root))
+    near_the_end = archived.FIRST_TIME + (rows - RECENT + 1) * archived.SPACING
+    box = parse_polygon(AREA).box
+    sides = {"box_min_lat": ("<=", box.max_lat), "box_max_lat": (">=", box.min_lat)}
+    sides |= {"box_min_lon": ("<=", box.max_lon), "box_max_lon": (">=", box.min_lon)}
+    asked = [
+        Asked("0.01 % of it", {"step": {"eq": STEP}}, f"step = {STEP}", pc.field("step") == STEP),
+        Asked(
+            "what is in a polygon",
+            {"polygon": AREA},
+            " and ".join(f"{name} {sign} {limit}" for name, (sign, limit) in sides.items()),
+            (pc.field("box_min_lat") <= box.max_lat)
+            & (pc.field("box_max_lat") >= box.min_lat)
+            & (pc.field("box_min_lon") <= box.max_lon)
+            & (pc.field("box_max_lon") >= box.min_lon),
+            area=AREA,
+        ),
+        Asked(
+            f"{RECENT:,} from a date on",
+            {},
+            f"time_ns >= {near_the_end}",
+            pc.field("time_ns") >= near_the_end,
+            from_time=near_the_end,
+        ),
+    ]
+    found: list[Row] = []
+    limits = {0: 0.5, 1: 0.4}  # of DuckDB's speed
+    for number, each in enumerate(asked):
+        results = _side_by_side(cold, files, each, rounds)
+        ours = results["ours"]
+        counts = {name: {read.rows for read in reads} for name, reads in results.items()}
+        if len(set().union(*counts.values())) != 1:
+            raise RuntimeError(f"{each.name}: not the same rows everywhere: {counts}")
+        what = f"{ours[0].rows:,} of {rows:,}: {each.name}"
+        seconds = [read.seconds for read in ours]
+        for rival in ("DuckDB", "pyarrow"):
+            theirs = [read.seconds for read in results[rival]]
+            limit = limits.get(number) if rival == "DuckDB" else None
+            found.append(
+                compare("cold replay", what, "s", seconds, rival, theirs, lower_is_better=True, at_least=limit)
+            )
+        if each.from_time is not None:
+            found.append(single("cold replay", f"{what}, all", "s", seconds, below=0.6))
+        found.append(single("cold replay", f"{each.name}, first event", "s", [read.first for read in ours], below=0.5))
+    return [*found, *_together(cold, rows), *_memory(cold, rows)]
+
+
+def _side_by_side(cold: ColdReplay, files: list[Path], asked: Asked, rounds: int) -> dict[str, list[Read]]:
+    measures: dict[str, Callable[[], Read]] = {
+        "ours": lambda: _ours(cold, asked),
+        "DuckDB": lambda: _rival(asked, lambda: _duckdb(files, asked)),
+        "pyarrow": lambda: _rival(asked, lambda: _pyarrow(files, asked)),
+    }
+    for _ in range(WARM_UP):
+        measures["ours"]()
+    measures["DuckDB"]()
+    return alternate(rounds, measures)
+
+
+def _ours(cold: ColdReplay, asked: Asked) -> Read:
+    began = time.perf_counter()
+    start = 1 if asked.from_time is None else cold.first_since(archived.NAME, asked.from_time)
+    count, first = 0, 0.0
+    for batch in cold.read(_filter(asked.identifier), start, 2**62, threading.Event()):
+        first = first or time.perf_counter() - began
+        count += batch.num_rows
+    return Read(count, time.perf_counter() - began, first)
+
+
+def _filter(identifier: dict[str, Any]) -> Filter:
+    return archived.EVENT_TYPE.compile(identifier, "replay")
+
+
+def _rival(asked: Asked, query: Callable[[], pa.Table]) -> Read:
+    began = time.perf_counter()
+    table = query()
+    if asked.area is not None:
+        shape = shapely.Polygon([(lon, lat) for lat, lon in _pairs(asked.area)])
+        shapely.prepare(shape)
+        shapes = shapely.from_wkb(table.column("polygon").to_numpy())
+        table = table.filter(pa.array(shapely.intersects(shape, shapes)))
+    if not bool(np.all(np.diff(table.column("sequence").to_numpy()) > 0)):
+        raise RuntimeError(f"{asked.name}: the rows are not in order")
+    return Read(table.num_rows, time.perf_counter() - began, 0.0)
+
+
+def _duckdb(files: list[Path], asked: Asked) -> pa.Table:
+    names = ", ".join(f"'{file}'" for file in files)
+    columns = ", ".join(_columns(asked))
+    with duckdb.connect() as connection:
+        query = f"select {columns} from read_parquet([{names}]) where {asked.condition}"  # rows stay in order
+        return connection.sql(query).to_arrow_table()
+
+
+def _pyarrow(files: list[Path], asked: Asked) -> pa.Table:
+    return ds.dataset([str(file) for file in files]).to_table(columns=_columns(asked), filter=asked.expression)
+
+
+def _columns(asked: Asked) -> list[str]:
+    return [*WIDE, *([] if asked.area is None else ["polygon"])]
+
+
+def _pairs(text: str) -> list[tuple[float, float]]:
+    numbers = [float(number) for number in text.strip("()").split(",")]
+    return list(zip(numbers[0::2], numbers[1::2], strict=True))
+
+
+def _together(cold: ColdReplay, rows: int) -> list[Row]:
+    """Several big replays at a time: how long the last of them waits for its first event, and how even they are."""
+    firsts: list[float] = []
+    shares: list[int] = []
+    stop = threading.Event()
+    began = time.perf_counter()
+
+    def read() -> None:
+        count = 0
+        for batch in cold.read(_filter({}), 1, rows, stop):
+            if not count:
+                firsts.append(time.perf_counter() - began)
+            count += batch.num_rows
+        shares.append(count)
+
+    threads = [threading.Thread(target=read) for _ in range(TOGETHER)]
+    for thread in threads:
+        thread.start()
+    time.sleep(5)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    evenness = min(shares) / max(1, max(shares))
+    return [
+        single("cold replay", f"{TOGETHER} at once, first event of the last", "s", [max(firsts)]),
+        single("cold replay", f"{TOGETHER} at once, slowest beside fastest", "of its rows", [evenness]),
+        single("cold replay", f"{TOGETHER} at once, all together", "events/s", [sum(shares) / 5]),
+    ]
+
+
+def _memory(cold: ColdReplay, rows: int) -> list[Row]:
+    """Everything to one client: how fast, and whether the memory of this process grows on the way."""
+    began = time.perf_counter()
+    batches = cold.read(_filter({}), 1, rows, threading.Event())
+    seen = [(batch.column("sequence")[-1].as_py(), _resident()) for batch in batches]
+    early = max(size for last, size in seen if last <= rows / 10)
+    late = max(size for last, size in seen if last > rows / 10)
+    grown = max(0.0, late - early)
+    return [
+        single("cold replay", f"all {rows:,}", "events/s", [rows / (time.perf_counter() - began)]),
+        single("cold replay", f"all {rows:,}, memory beyond that of the first tenth", "MB", [grown], below=64),
+    ]
+
+
+def _resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 1024 / 1024

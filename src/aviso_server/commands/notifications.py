@@ -1,0 +1,99 @@
+"""How commands ask for notifications and print them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+import msgspec
+
+from aviso_server.commands.output import printable
+
+__all__ = ["Event", "as_line", "end_option", "filter_option", "read_identifier", "read_limits", "start_option"]
+
+_SEQUENCE = re.compile(r"(?:[^@]+@)?([0-9]+)", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+start_option = click.option(
+    "--from", "start", default="0", metavar="ID|DATE", help="First notification.  [default: the oldest]"
+)
+end_option = click.option("--to", "end", metavar="ID|DATE", help="Last notification, included.  [default: the newest]")
+filter_option = click.option(
+    "--filter", "filter_text", metavar="JSON", help="The identifier to ask for, as a JSON object."
+)
+
+
+class EventData(msgspec.Struct, frozen=True):
+    """What an event is about and what it says."""
+
+    identifier: dict[str, Any]
+    payload: Any
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A CloudEvent, as far as it is printed."""
+
+    id: str
+    time: str
+    data: EventData
+
+    @property
+    def sequence(self) -> int:
+        """The number behind the `@` of the id; 0 if there is none."""
+        digits = self.id.rpartition("@")[2]
+        return int(digits) if digits.isascii() and digits.isdecimal() else 0
+
+
+def read_identifier(filter_text: str | None, fields: tuple[str, ...]) -> dict[str, Any]:
+    """The identifier that --filter and KEY=VALUE ask for together."""
+    identifier: dict[str, Any] = {}
+    if filter_text is not None:
+        try:
+            identifier = msgspec.json.decode(filter_text, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise click.BadParameter(f"not a JSON object: {error}", param_hint="--filter") from None
+    for field in fields:
+        key, separator, value = field.partition("=")
+        if not separator or not key:
+            raise click.BadParameter(f"'{field}' is not of the form KEY=VALUE", param_hint="KEY=VALUE")
+        if key in identifier:
+            raise click.BadParameter(f"'{key}' is given twice", param_hint="KEY=VALUE")
+        identifier[key] = _value(value)
+    return identifier
+
+
+def _value(text: str) -> Any:
+    if text.startswith(("{", "[")):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return text
+    return text
+
+
+def read_limits(start: str, end: str | None) -> dict[str, str]:
+    """Start and end as members of a replay request."""
+    return {
+        **_limit("from", start, "T00:00:00Z"),
+        **(_limit("to", end, "T23:59:59.999999999Z") if end is not None else {}),
+    }
+
+
+def _limit(name: str, text: str, time_of_day: str) -> dict[str, str]:
+    sequence = _SEQUENCE.fullmatch(text)
+    if sequence is not None:
+        return {f"{name}_id": sequence[1]}
+    return {f"{name}_date": text + time_of_day if _DAY.fullmatch(text) else text}
+
+
+def as_line(event: Event) -> str:
+    """A notification for people: id, time, identifier, payload."""
+    fields = " ".join(f"{key}={_shown(value)}" for key, value in event.data.identifier.items())
+    return printable(f"{event.id}  {event.time}  {fields}  {_shown(event.data.payload, quoted=True)}")
+
+
+def _shown(value: Any, quoted: bool = False) -> str:
+    if isinstance(value, str) and not quoted and value.isprintable() and " " not in value:
+        return value
+    return msgspec.json.encode(value).decode()

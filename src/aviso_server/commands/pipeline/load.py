@@ -1,0 +1,281 @@
+"""`aviso-server pipeline load`: publish millions of notifications from files, or import them as past."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from aviso_server.commands.client import configured_url_option, credentials, token_option, user_option
+from aviso_server.commands.output import fail, print_json, printable
+from aviso_server.commands.pipeline.place import Place, archive_path_option, config_option, find, spark_option
+from aviso_server.commands.pipeline.untouched_log import refuse_history, with_untouched_stream
+from aviso_server.errors import AvisoError, PipelineError, RequestError
+from aviso_server.model.schema import Catalogue, EventType, GenericType
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from aviso_server.pipeline.load.loading import Loading
+    from aviso_server.pipeline.load.publish import Published
+    from aviso_server.pipeline.options import Options
+
+__all__ = ["load"]
+
+TOO_MANY = 3
+"""The exit code that says: more rows were refused than --max-bad allows."""
+
+_MOST_REASONS = 20  # that are shown to people
+_RETRIES = "10"
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILES...")
+@click.option("--event-type", required=True, metavar="NAME", help="What the notifications are.")
+@config_option
+@configured_url_option
+@token_option
+@user_option
+@spark_option
+@click.option("--form", type=click.Choice(["ndjson", "json", "csv", "parquet"]),
+              help="What the files are.  [default: by name and content]")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Check every row and report; publish nothing.")
+@click.option("--max-bad", metavar="N|P%", help="Publish nothing if more rows than this are refused.")
+@click.option("--quarantine", type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Where refused rows go.  [default: in archive.work_path; none for --dry-run]")  # fmt: skip
+@click.option("--history", is_flag=True, help="Import as the past of a stream that was never published to.")
+@archive_path_option
+@click.option("--batch", type=click.IntRange(1, 100_000), default=1000, show_default=True, metavar="ROWS",
+              help="Notifications per request.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Publish rows that were published before once more.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def load(
+    files: tuple[str, ...],
+    event_type: str,
+    file: Path | None,
+    url: str | None,
+    token: str | None,
+    user: str | None,
+    spark: str | None,
+    form: Any,
+    dry_run: bool,
+    max_bad: str | None,
+    quarantine: Path | None,
+    history: bool,
+    path: str | None,
+    batch: int,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Load notifications from FILES: paths, globs, folders, or - for standard input.
+
+    NDJSON, JSON arrays, CSV and Parquet, packed with gzip or not. Every row is checked first, by the rules of the
+    event type; refused rows go to a quarantine table and stop nothing. Then the others are published in order. A load
+    that was interrupted goes on where it ended when the same command is given again; no row is published twice.
+
+    \b
+    Examples:
+      aviso-server pipeline load june.ndjson.gz --event-type mars --dry-run
+      aviso-server pipeline load data/ --event-type mars --max-bad 1% --url http://aviso:8000
+      aviso-server pipeline load '2024-*.csv' --event-type mars --history
+
+    \b
+    Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 more rows were refused than --max-bad allows.
+    """
+    from aviso_server.pipeline.load.summary import read_limit
+
+    credentials(token, user)
+    if history and (dry_run or again or url):
+        raise click.UsageError("--history goes with neither --dry-run nor --again nor --url")
+    try:
+        limit = read_limit(max_bad)
+    except PipelineError as error:
+        raise click.BadParameter(str(error), param_hint="--max-bad") from None
+    place = find(file, path, url, spark)
+    command = _Command(place, event_type, as_json, again, batch)
+    try:
+        if history:
+            refuse_history(place.settings)
+        options = None if history or (dry_run and url is None) else _options(place, token, user)
+        kind = _kind(place, event_type, options)
+        folder = quarantine or (None if dry_run else place.settings.archive.work_path / "quarantine")
+        with _loading(place, files, form, kind, folder, limit) as loading:
+            if history:
+                command.history(loading, kind.base)
+            elif dry_run:
+                command.check(loading)
+            else:
+                assert options is not None
+                command.publish(loading, options)
+    except AvisoError as error:
+        _fail(error)
+
+
+def _fail(error: AvisoError) -> NoReturn:
+    from aviso_server.pipeline.load.loading import TooManyRefused
+
+    if isinstance(error, TooManyRefused):
+        click.echo(f"aviso-server: {error}", err=True)
+        raise SystemExit(TOO_MANY)
+    fail(str(error))
+
+
+def _options(place: Place, token: str | None, user: str | None) -> Options:
+    from aviso_server.pipeline.options import read_options
+
+    given = {"url": place.url, "retries": _RETRIES}
+    if token:
+        given["token"] = token
+    if user:
+        given["username"], _, given["password"] = user.partition(":")
+    return read_options(given)
+
+
+def _kind(place: Place, name: str, options: Options | None) -> EventType | GenericType:
+    """The event type as the server describes it, or the configuration where no server is asked."""
+    settings = place.settings
+    try:
+        if options is None:
+            return Catalogue({each.name: each for each in settings.event_types}, settings.strict).find(name)
+        from aviso_server.pipeline.catalogue import event_types, fetch_catalogue
+
+        return event_types([name], fetch_catalogue(options))[name]
+    except RequestError as error:
+        raise PipelineError(error.message) from None
+
+
+@contextmanager
+def _loading(
+    place: Place, files: tuple[str, ...], form: Any, kind: EventType | GenericType, quarantine: Path | None, limit: Any
+) -> Iterator[Loading]:
+    from aviso_server.pipeline.load.inputs import find_inputs
+    from aviso_server.pipeline.load.loading import SETTINGS, Loading
+    from aviso_server.pipeline.session import open_session
+
+    session: SparkSession | None = None
+    try:
+        given = find_inputs(files, sys.stdin.buffer, place.work / "stdin", form)
+        session = open_session(place.work / "spark", place.spark, "aviso-load", SETTINGS)
+        yield Loading(session, given, kind, place.work / "load", quarantine, limit)
+    finally:
+        if session is not None:
+            session.stop()
+        shutil.rmtree(place.work, ignore_errors=True)
+
+
+class _Command:
+    """What the options ask for, with words for whoever waits."""
+
+    def __init__(self, place: Place, event_type: str, as_json: bool, again: bool, batch: int) -> None:
+        self._place = place
+        self._event_type = event_type
+        self._as_json = as_json
+        self._again = again
+        self._batch = batch
+        self._latest = time.time_ns()
+
+    def check(self, loading: Loading) -> None:
+        """Only report."""
+        with self._told(loading), _bar("checking") as told:
+            loading.check(self._latest, told)
+
+    def publish(self, loading: Loading, options: Options) -> None:
+        """Check, then publish."""
+        from aviso_server.pipeline.load.ledger import LoadLedger
+
+        ledger = LoadLedger(self._place.settings.archive.work_path / "loads", options.url, self._event_type)
+        if self._again:
+            ledger.forget(uuid.uuid4().hex)
+        result: list[Published] = []
+        with self._told(loading, result), _bar("checking") as checked, _bar("publishing") as told:
+
+            def heard(so_far: Published, total: int) -> None:
+                result[:] = [so_far]
+                told(so_far.published + so_far.before + so_far.refused, total)
+
+            loading.publish(options, ledger, self._batch, self._latest, checked, heard)
+
+    def history(self, loading: Loading, stream: str) -> None:
+        """Check, then import."""
+        from aviso_server.pipeline.archive.keeper import Keeper
+        from aviso_server.pipeline.load.history import refuse_if_archived
+
+        keeper = Keeper(self._place.path, self._place.work, self._place.spark)
+        refuse_if_archived(self._place.path, stream)
+        keeper.lock()
+        imported: list[int] = []
+        try:
+            with self._told(loading, imported=imported), _bar("checking") as checked, _bar("importing") as told:
+                imported.append(
+                    with_untouched_stream(
+                        self._place.settings,
+                        stream,
+                        lambda: loading.import_history(self._place.path, self._latest, checked, told),
+                    )
+                )
+        finally:
+            keeper.close()
+
+    @contextmanager
+    def _told(
+        self, loading: Loading, published: list[Published] | None = None, imported: list[int] | None = None
+    ) -> Iterator[None]:
+        """Say what came of it, whether it went well or not."""
+        try:
+            yield
+        finally:
+            if loading.summary.rows or loading.summary.lines or self._as_json:
+                self._report(loading, published[0] if published else None, imported)
+
+    def _report(self, loading: Loading, published: Published | None, imported: list[int] | None) -> None:
+        summary = loading.summary
+        facts: dict[str, Any] = summary.describe()
+        facts["quarantine"] = None if loading.quarantined is None else str(loading.quarantined)
+        if published is not None:
+            facts |= {
+                "published": published.published,
+                "published_before": published.before,
+                "refused_by_server": published.refused,
+            }
+        if imported:
+            facts |= {"imported": imported[0], "next_sequence": imported[0] + 1}
+        if self._as_json:
+            print_json(facts)
+            return
+        click.echo(f"{facts['rows']} rows: {facts['taken']} taken, {facts['refused']} refused")
+        for reason, count in summary.ranked()[:_MOST_REASONS]:
+            click.echo(f"  {count} × {printable(reason.rule)} ({reason.code})")
+        if len(summary.reasons) > _MOST_REASONS:
+            click.echo(f"  … and {len(summary.reasons) - _MOST_REASONS} more reasons")
+        if published is not None:
+            click.echo(
+                f"Published {published.published}; {published.before} had been published before, "
+                f"{published.refused} were refused by the server"
+            )
+        if imported:
+            click.echo(f"Imported {imported[0]}; the first publication gets sequence {imported[0] + 1}")
+        if loading.quarantined is not None:
+            click.echo(f"Refused rows are in {loading.quarantined}")
+
+
+@contextmanager
+def _bar(word: str) -> Iterator[Callable[[int, int], None]]:
+    """How far it is, on a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        row = bar.add_task("", total=None, visible=False)
+
+        def told(done: int, total: int) -> None:
+            bar.update(row, completed=done, total=total, visible=True)
+
+        yield told

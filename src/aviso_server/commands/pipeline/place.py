@@ -1,0 +1,107 @@
+"""Which archive a command is about, of which server, and on which Spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from aviso_server.commands.client import connected
+from aviso_server.commands.output import FAILED, complain, fail
+from aviso_server.config import load
+from aviso_server.config.settings import Settings
+from aviso_server.errors import ConfigError, PipelineError
+
+if TYPE_CHECKING:
+    from aviso_server.pipeline.archive.keeper import Keeper
+    from aviso_server.pipeline.archive.streams import LogStream
+
+__all__ = ["Place", "archive_path_option", "ask_streams", "config_option", "find", "kept", "spark_option"]
+
+_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # listening on all of them: one is enough to ask
+
+config_option = click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="The configuration of the server.  [default: as for serve]",
+)
+archive_path_option = click.option(
+    "--path",
+    metavar="FOLDER",
+    help="The archive: a folder, or any address that Spark can write.  [default: archive.path]",
+)
+spark_option = click.option(
+    "--spark",
+    metavar="MASTER",
+    help="local, local[N], the address of a cluster, or sc://host:port for Spark Connect.  [default: archive.spark]",
+)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An archive and its server."""
+
+    settings: Settings
+    path: str
+    url: str
+    spark: str
+
+    @property
+    def work(self) -> Path:
+        """A folder for what Spark writes for itself during this command."""
+        return self.settings.archive.work_path / f"command-{os.getpid()}"
+
+
+def find(file: Path | None, path: str | None, url: str | None = None, spark: str | None = None) -> Place:
+    """What the options say, and the configuration where they say nothing."""
+    try:
+        settings = load(os.environ, file)
+    except ConfigError as error:
+        complain(error.problems)
+        raise SystemExit(FAILED) from None
+    host = _EVERY_ADDRESS.get(settings.application.host, settings.application.host)
+    return Place(
+        settings,
+        path or settings.archive.path,
+        url or f"http://{host}:{settings.application.port}",
+        spark or settings.archive.spark,
+    )
+
+
+@contextmanager
+def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[Keeper]:
+    """The archive, held for this command; ends it with a clear word if something is in the way."""
+    from aviso_server.pipeline.archive.keeper import Keeper  # Spark is large: only who needs it waits for it
+    from aviso_server.pipeline.archive.storage import is_local
+
+    keeper = Keeper(place.path, place.work, place.spark)
+    try:
+        if alone:
+            keeper.lock()
+        if with_spark or not is_local(place.path):
+            keeper.open()
+        else:
+            keeper.board.read()
+        yield keeper
+    except PipelineError as error:
+        fail(str(error))
+    finally:
+        keeper.close()
+        shutil.rmtree(place.work, ignore_errors=True)
+
+
+def ask_streams(url: str, headers: dict[str, str]) -> dict[str, LogStream]:
+    """The streams of a running server."""
+    from aviso_server.pipeline.archive.streams import fetch_streams
+
+    with connected(url, headers) as client:
+        try:
+            return fetch_streams(client)
+        except PipelineError as error:
+            fail(str(error))

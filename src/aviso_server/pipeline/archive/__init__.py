@@ -1,0 +1,1 @@
+"""The archive: Parquet files that hold what the log once held."""

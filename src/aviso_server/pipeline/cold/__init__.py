@@ -1,0 +1,1 @@
+"""Cold replay: notifications out of the archive, by Spark."""

@@ -1,0 +1,219 @@
+"""One replay out of the archive, as it reads group after group."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from aviso_server.errors import AvisoError
+from aviso_server.model.filter import Filter
+from aviso_server.pipeline.archive.layout import DataFile
+from aviso_server.pipeline.archive.storage import Storage
+from aviso_server.pipeline.archive.tombstones import Tombstones, look, read_tombstones
+from aviso_server.pipeline.cold.filter_columns import Condition, Sight, compile_filter
+from aviso_server.pipeline.cold.footers import WIDE, Footers
+from aviso_server.pipeline.cold.judge import DOUBT, Judge
+from aviso_server.pipeline.cold.scan import Scanner, reason
+from aviso_server.pipeline.cold.walk import Budget, Chunk, Group, Hits, chunks, next_group
+
+__all__ = ["Reading"]
+
+_MEGABYTE = 1024 * 1024
+_FIRST = Budget(rows=25_000, bytes=8 * _MEGABYTE)
+"""What is fetched first: little, so that the first notification comes soon."""
+_MOST = Budget(rows=1_000_000, bytes=32 * _MEGABYTE)
+"""What is fetched at once later on: bounds the memory."""
+_FIRST_SEARCH = Budget(rows=50_000, bytes=sys.maxsize)
+_MOST_SEARCH = Budget(rows=4_000_000, bytes=sys.maxsize)
+"""What is searched at once: only sequences come back."""
+_SMALL = 4 * _MEGABYTE
+"""What is read at once without being searched: a second job would take longer."""
+_GROWTH = 4
+_MANY = 0.25  # if so many rows pass, they are not worth to be searched for first
+_MOST_ATTEMPTS = 3
+
+_WIDE_TYPES = {name: "long" if name in ("sequence", "time_ns") else "string" for name in WIDE}
+
+_NOTHING = pa.table(
+    {name: pa.array([], pa.string() if kind == "string" else pa.int64()) for name, kind in _WIDE_TYPES.items()}
+)
+
+
+class _Step(msgspec.Struct):
+    """A group on its way."""
+
+    group: Group
+    marks: Tombstones
+    search: Future[Hits] | None  # None: everything is read
+
+
+class Reading:
+    """Reads what a filter wants of a stream, from one sequence to another."""
+
+    def __init__(
+        self,
+        wanted: Filter,
+        start: int,
+        end: int,
+        folder: str,
+        storage: Storage,
+        footers: Footers,
+        scanner: Scanner,
+        searching: Executor,
+        tagged: Callable[[], AbstractContextManager[None]],
+        stopped: threading.Event,
+    ) -> None:
+        self._wanted = wanted
+        self._start = max(1, start)
+        self._end = end
+        self._folder = folder
+        self._storage = storage
+        self._footers = footers
+        self._scanner = scanner
+        self._searching = searching
+        self._tagged = tagged
+        self._stopped = stopped
+        self._conditions: dict[Sight, Condition] = {}
+        self._share = 1.0 if wanted.is_open else 0.0  # of rows that passed lately
+        self._fetching = _FIRST
+        self._search = _FIRST_SEARCH
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The notifications in order; ends early when stopped. PipelineError if they cannot be read."""
+        position, attempts = self._start, 1
+        while position <= self._end:
+            files: list[DataFile] = []
+            try:
+                for covered, table in self._from(position, files):
+                    if table.num_rows:
+                        yield table
+                    position, attempts = covered + 1, 1
+                return
+            except AvisoError:
+                raise
+            except Exception as error:
+                if self._stopped.is_set():
+                    return
+                # Merging takes the place of files; whoever was reading them begins again where it was.
+                if attempts == _MOST_ATTEMPTS or look(self._folder, self._storage)[1] == files:
+                    raise reason(error) from error
+                attempts += 1
+
+    def _from(self, position: int, seen: list[DataFile]) -> Iterator[tuple[int, pa.Table]]:
+        """Pairs of a sequence and all notifications up to it since the one before."""
+        step = self._plan(position, seen)
+        while step is not None and not self._stopped.is_set():
+            group = step.group
+            if step.search is None:
+                following = None
+                yield group.last, self._fetch(Chunk(group.first, group.last, group.files, None), step)
+            else:
+                hits = step.search.result()
+                self._share = len(hits) / max(1, group.rows)
+                # While this group's notifications are fetched, the next one is searched.
+                following = self._plan(group.last + 1, seen)
+                for chunk in chunks(group, hits, self._fetching):
+                    if self._stopped.is_set():
+                        return
+                    yield chunk.last, self._fetch(chunk, step)
+            step = following or self._plan(group.last + 1, seen)
+
+    def _plan(self, position: int, seen: list[DataFile]) -> _Step | None:
+        marks, files = look(self._folder, self._storage)
+        seen[:] = files
+        position = max(position, marks.wiped_through + 1)
+        direct = self._share >= _MANY
+        budget = self._fetching if direct else self._search
+        group = next_group(files, self._footers, self._wanted, position, self._end, budget)
+        if group is None:
+            return None
+        if direct or group.bytes <= _SMALL:
+            return _Step(group, marks, None)
+        self._search = Budget(min(_MOST_SEARCH.rows, self._search.rows * _GROWTH), _MOST_SEARCH.bytes)
+        return _Step(group, marks, self._searching.submit(self._hits, group))
+
+    def _hits(self, group: Group) -> Hits:
+        """The sequences of what seems to be wanted."""
+        condition = self._condition(group.sight)
+        with self._tagged():
+            found = self._scanner.rows(
+                group.files,
+                {**condition.reads, "sequence": "long"},
+                _both(condition.column, _bounds(group.files, group.first, group.last)),
+                ["sequence"],
+                pages=False,
+            )
+        hits: Hits = found.column("sequence").to_numpy()
+        return hits
+
+    def _fetch(self, chunk: Chunk, step: _Step) -> pa.Table:
+        """The notifications of a part of a group."""
+        if not chunk.files:
+            return _NOTHING
+        condition = self._condition(step.group.sight)
+        columns = {**_WIDE_TYPES, **condition.judging}
+        if chunk.picked is None:
+            columns |= condition.reads
+            test = _both(condition.column, _bounds(chunk.files, chunk.first, chunk.last))
+        else:
+            test = f.expr(f"sequence in ({','.join(map(str, chunk.picked.tolist()))})")
+        select: list[str | Column] = [*WIDE, *condition.judging]
+        if condition.doubt is not None:
+            columns |= condition.reads
+            select.append(condition.doubt.alias(DOUBT))
+        with self._tagged():
+            found = self._scanner.rows(chunk.files, columns, test, select, pages=True)
+        if chunk.picked is None and step.search is None:
+            self._share = found.num_rows / max(1, step.group.rows)
+        self._fetching = Budget(
+            min(_MOST.rows, self._fetching.rows * _GROWTH), min(_MOST.bytes, self._fetching.bytes * _GROWTH)
+        )
+        passed = Judge(self._wanted, step.group.sight, condition).passed(found)
+        return self._without_deleted(passed, step.marks)
+
+    def _condition(self, sight: Sight) -> Condition:
+        if sight not in self._conditions:
+            self._conditions[sight] = compile_filter(self._wanted, sight)
+        return self._conditions[sight]
+
+    def _without_deleted(self, table: pa.Table, before: Tombstones) -> pa.Table:
+        """What is deleted now, or was when the files were chosen."""
+        if not table.num_rows:
+            return table
+        sequences = table.column("sequence")
+        first, last = sequences[0].as_py(), sequences[-1].as_py()
+        for marks in (before, read_tombstones(self._folder, self._storage)):
+            if marks.touches(first, last):
+                gone = np.array((*marks.within(first, last),), dtype=np.int64)
+                hidden = pc.or_(
+                    pc.less_equal(table.column("sequence"), marks.wiped_through),
+                    pc.is_in(table.column("sequence"), value_set=pa.array(gone)),
+                )
+                table = table.filter(pc.invert(hidden))
+        return table
+
+
+def _bounds(files: tuple[DataFile, ...], first: int, last: int) -> Column | None:
+    """A condition for the sequences, as far as the files have others."""
+    parts = []
+    if first > files[0].first:
+        parts.append(f"sequence >= {first}")
+    if last < files[-1].last:
+        parts.append(f"sequence <= {last}")
+    return f.expr(" and ".join(parts)) if parts else None
+
+
+def _both(one: Column | None, other: Column | None) -> Column | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return one & other

@@ -1,0 +1,360 @@
+"""The server's end of the bridge, against the real other end: reading, waiting, leaving, and deleting for good."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from aviso_server.archive.journal import Journal, Removal
+from aviso_server.archive.known import Known
+from aviso_server.archive.lake import Lake
+from aviso_server.archive.supervisor import Supervisor
+from aviso_server.delivery.archive import Coverage
+from aviso_server.errors import LogUnavailable, PipelineError
+from aviso_server.pipeline.bridge.server import REPLAY_SCHEMA, Bridge
+from tests.delivery.scene import TIDE
+
+WANTED = TIDE.compile({}, "replay")
+
+
+class Rows:
+    """What the pipeline process has to say, from memory: as many rows as a test wants, as slowly as it wants."""
+
+    def __init__(self, last: int = 1000, run: int = 100) -> None:
+        self.last = last
+        self.run = run
+        self.state = "running"
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.open = 0
+        self.cancelled = 0
+        self.fail_at: int | None = None
+        self.refuses: str | None = None
+        self.takes_removals = True
+        self.pause = 0.0
+
+    def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        if operation != "status":
+            self.asked.append((operation, {name: request[name] for name in request if name not in ("token", "op")}))
+        if self.refuses is not None and operation != "status":
+            raise PipelineError(self.refuses)
+        if operation == "status":
+            streams = {"tides": {"first": 1, "last": self.last, "files": 3, "bytes": 99, "last_error": None}}
+            return {"streams": streams if self.last else {}, "job": {"state": self.state, "last_error": None}}
+        if operation in ("delete", "wipe") and not self.takes_removals:
+            raise PipelineError("the disk is full")
+        if operation == "delete":
+            return {"deleted": request["sequence"] <= self.last}
+        return {"sequence": 7} if operation in ("first_since", "last_until") else {}
+
+    def replay(self, request: dict[str, Any], cancelled: threading.Event) -> Iterator[pa.RecordBatch]:
+        if self.refuses is not None:
+            raise PipelineError(self.refuses)
+        self.asked.append(("replay", {"start": request["start"], "end": request["end"]}))
+        return self._rows(request["start"], min(request["end"], self.last), cancelled)
+
+    def _rows(self, start: int, end: int, cancelled: threading.Event) -> Iterator[pa.RecordBatch]:
+        self.open += 1
+        try:
+            while start <= end:
+                time.sleep(self.pause)
+                if cancelled.is_set():
+                    self.cancelled += 1
+                    return
+                if self.fail_at is not None and start >= self.fail_at:
+                    self.fail_at = None
+                    raise ConnectionError("Spark has gone")
+                numbers = list(range(start, min(start + self.run, end + 1)))
+                texts = [f'{{"level":"3","port":"p{number}"}}' for number in numbers]
+                topics = [f"tides.p{number}.3" for number in numbers]
+                payloads = [f'"{"x" * 200}"'] * len(numbers)
+                yield pa.RecordBatch.from_pydict(
+                    dict(zip(REPLAY_SCHEMA.names, (numbers, numbers, topics, texts, payloads), strict=True)),
+                    schema=REPLAY_SCHEMA,
+                )
+                start = numbers[-1] + 1
+        finally:
+            self.open -= 1
+
+
+@asynccontextmanager
+async def lake_on(rows: Rows, directory: Path, max_replays: int = 4, path: str | None = None) -> AsyncIterator[Lake]:
+    """A lake whose pipeline process is a bridge in this one."""
+    ready = directory / "bridge.json"
+    supervisor = Supervisor(["-c", ""], ready, {})
+    bridge = Bridge(supervisor.token, rows, 64)
+    bridge.start()
+    program = f"import os, sys; open('{ready}.new', 'w').write('{{\"port\": {bridge.port}}}')\n"
+    program += f"os.replace('{ready}.new', '{ready}'); sys.stdin.read()"
+    supervisor.command = ["-c", program]
+    known = Known(path or str(directory / "archive"), directory / "archived.json")
+    lake = Lake(supervisor, known, Journal(directory / "removals.jsonl"), max_replays, lambda event_type: ())
+    await lake.open()
+    lake.start()
+    try:
+        if rows.state != "starting":
+            await until(lambda: supervisor.state == "running")
+        yield lake
+    finally:
+        await lake.close()
+        bridge.close()
+
+
+async def until(condition: Any, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def sequences(lake: Lake, start: int = 1, end: int = 10**9) -> list[int]:
+    return [each.sequence async for run in lake.read(WANTED, start, end) for each in run]
+
+
+def test_reading(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=10_000, run=9000)
+        async with lake_on(rows, tmp_path) as lake:
+            runs = [run async for run in lake.read(WANTED, 5, 9_990)]
+            assert [each.sequence for run in runs for each in run] == list(range(5, 9_991))
+            assert max(len(run) for run in runs) <= 4096, "large batches are handed on in parts"
+            first = runs[0][0]
+            assert (first.time, first.topic) == (5, "tides.p5.3")
+            assert first.identifier == b'{"level":"3","port":"p5"}'
+            assert first.payload == b'"' + b"x" * 200 + b'"'
+            assert await sequences(lake, 10_001) == [], "nothing is asked for what is not archived"
+            assert rows.asked == [("replay", {"start": 5, "end": 9_990})]
+            assert lake.watermark("tides") == 10_000
+            assert lake.watermark("winds") == 0
+            assert await lake.coverage("tides") == Coverage(1, 10_000)
+            assert await lake.streams() == ["tides"]
+            assert await lake.first_since("tides", 99) == 7
+            assert await lake.last_until("tides", 99) == 7
+
+    asyncio.run(run())
+
+
+def test_news_is_asked_for_when_it_matters(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=100)
+        async with lake_on(rows, tmp_path) as lake:
+            rows.last = 200
+            assert (await lake.coverage("tides", 150)).last == 200
+
+    asyncio.run(run())
+
+
+def test_a_process_that_is_starting_says_nothing_of_the_files(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=0)
+        rows.state = "starting"
+        async with lake_on(rows, tmp_path, path="s3a://bucket/archive") as lake:
+            await until(lambda: lake.job.state == "starting")
+            assert lake.supervisor.state == "starting"
+            waiting = asyncio.create_task(lake.coverage("tides"))
+            await asyncio.sleep(0.2)
+            assert not waiting.done(), "nobody knows yet"
+            rows.last, rows.state = 50, "running"
+            assert await asyncio.wait_for(waiting, 10) == Coverage(1, 50)
+        # the next start knows what there was
+        rows.state = "starting"
+        async with lake_on(rows, tmp_path, path="s3a://bucket/archive") as lake:
+            assert lake.known.streams == {"tides": Coverage(1, 50)}
+            assert lake.watermark("tides") == 0, "nothing may be let go of before the process has said so"
+
+    asyncio.run(run())
+
+
+def test_a_broken_read_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aviso_server.archive.lake._QUICK", 0.1)
+
+    async def run() -> None:
+        rows = Rows(last=1000, run=100)
+        rows.fail_at = 500
+        async with lake_on(rows, tmp_path) as lake:
+            assert await sequences(lake) == list(range(1, 1001))
+            starts = [members["start"] for name, members in rows.asked if name == "replay"]
+            assert len(starts) == 2
+            assert 1 < starts[1] <= 501
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aviso_server.archive.lake._QUICK", 0.1)
+
+    async def run() -> None:
+        rows = Rows()
+        async with lake_on(rows, tmp_path, path="s3a://bucket/archive") as lake:
+            rows.refuses = "a file is missing"
+            with pytest.raises(LogUnavailable, match="the archive cannot be read now: a file is missing"):
+                await sequences(lake)
+            with pytest.raises(LogUnavailable, match="a file is missing"):
+                await lake.first_since("tides", 1)
+            lake.supervisor.state, lake.supervisor.reason = "unavailable", "Spark needs Java 17 or newer"
+            with pytest.raises(LogUnavailable, match="Java 17"):
+                await sequences(lake)
+            assert (lake.slots.taken, lake.slots.waiting) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_whoever_leaves_ends_the_work(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=10**6, run=1000)
+        async with lake_on(rows, tmp_path) as lake:
+            reading = lake.read(WANTED, 1, 10**6)
+            await anext(reading)
+            assert rows.open == 1
+            await reading.aclose()
+            await until(lambda: rows.open == 0)
+            rows.pause = 0.2
+            reading = lake.read(WANTED, 1, 10**6)
+            waiting = asyncio.create_task(anext(reading))
+            await until(lambda: rows.open == 1)
+            waiting.cancel()
+            await until(lambda: rows.open == 0)
+            assert (lake.slots.taken, lake.slots.waiting) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_a_reader_who_takes_nothing_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not fill the memory either: what it does not take stays with the process."""
+    monkeypatch.setattr("aviso_server.archive.slots._IDLE", 0.2)
+
+    async def run() -> None:
+        rows = Rows(last=100_000, run=1000)
+        async with lake_on(rows, tmp_path, max_replays=1) as lake:
+            lake.slots._idle = 0.2
+            lazy = lake.read(WANTED, 1, 100_000)
+            found = list(await anext(lazy))
+            await asyncio.sleep(0.3)
+            assert rows.open == 1, "nobody else wants to read, so it keeps its place"
+            assert await asyncio.wait_for(sequences(lake, 1, 500), 10) == list(range(1, 501))
+            async for run in lazy:
+                found += run
+            assert [each.sequence for each in found] == list(range(1, 100_001)), "it goes on where it was"
+
+    asyncio.run(run())
+
+
+def test_deletes(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=1000)
+        async with lake_on(rows, tmp_path) as lake:
+            async with lake.deleting("tides", 5) as deletion:
+                assert lake.journal.pending == [Removal("delete", "tides", 5)], "noted before anything happens"
+                assert await deletion.archived()
+            async with lake.deleting("tides", 1001) as deletion:
+                assert not await deletion.archived()
+            async with lake.deleting("tides", 6):
+                pass  # the log had it
+            async with lake.wiping("winds", 77):
+                pass
+            await until(lambda: not lake.journal.pending)
+            told = [(name, *members.values()) for name, members in rows.asked]
+            assert sorted(told) == [
+                ("delete", "tides", 5),
+                ("delete", "tides", 6),
+                ("delete", "tides", 1001),
+                ("wipe", "winds", 77),
+            ]
+
+    asyncio.run(run())
+
+
+def test_a_delete_that_the_log_refused_is_taken_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=1000)
+        async with lake_on(rows, tmp_path) as lake:
+            with pytest.raises(LogUnavailable):
+                async with lake.deleting("tides", 5):
+                    raise LogUnavailable("the disk is full")
+            assert lake.journal.pending == []
+            await asyncio.sleep(0.1)
+            assert rows.asked == []
+            assert 5 in await sequences(lake)
+
+    asyncio.run(run())
+
+
+def test_deletes_that_the_archive_does_not_take(tmp_path: Path) -> None:
+    """They are answered, hidden, kept over a restart of the server, and handed over when it takes them."""
+
+    async def run() -> None:
+        rows = Rows(last=1000)
+        async with lake_on(rows, tmp_path) as lake:
+            rows.takes_removals = False
+            async with lake.deleting("tides", 5) as deletion:
+                assert await deletion.archived(), "it may be there"
+            async with lake.deleting("tides", 5) as deletion:
+                assert not await deletion.archived(), "it was deleted before"
+            async with lake.deleting("winds", 5) as deletion:
+                assert not await deletion.archived(), "nothing of it is archived"
+            async with lake.wiping("tides", 3):
+                pass
+            assert await sequences(lake, 1, 8) == [4, 6, 7, 8]
+            assert len(lake.journal.pending) == 3
+        rows.takes_removals = True
+        rows.asked.clear()
+        async with lake_on(rows, tmp_path) as again:
+            await until(lambda: not again.journal.pending)
+            assert rows.asked == [
+                ("delete", {"stream": "tides", "sequence": 5}),
+                ("delete", {"stream": "winds", "sequence": 5}),
+                ("wipe", {"stream": "tides", "through": 3}),
+            ]
+
+    asyncio.run(run())
+
+
+def test_what_is_deleted_while_somebody_reads_is_left_out(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=5000, run=10)
+        async with lake_on(rows, tmp_path) as lake:
+            reading = lake.read(WANTED, 1, 5000)
+            found = list(await anext(reading))
+            async with lake.deleting("tides", 4000) as deletion:
+                assert await deletion.archived()
+            assert lake.journal.pending == [], "confirmed; but this reader's rows were chosen before"
+            async for run in reading:
+                found += run
+            assert [each.sequence for each in found] == [each for each in range(1, 5001) if each != 4000]
+
+    asyncio.run(run())
+
+
+def test_how_it_is_doing(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=1000)
+        async with lake_on(rows, tmp_path) as lake:
+            assert await lake.describe() == {
+                "state": "running",
+                "job": "running",
+                "reason": None,
+                "streams": {"tides": {"first": 1, "last": 1000, "files": 3, "bytes": 99, "last_error": None}},
+            }
+
+    asyncio.run(run())
+
+
+def test_files_on_this_machine_are_known_without_spark(tmp_path: Path) -> None:
+    async def run() -> None:
+        folder = tmp_path / "archive" / "the%20tides"
+        folder.mkdir(parents=True)
+        for name in (f"{1:020d}-{90:020d}.parquet", f"{91:020d}-{120:020d}.parquet", "_draft.parquet"):
+            (folder / name).write_bytes(b"")
+        known = Known(str(tmp_path / "archive"), tmp_path / "archived.json")
+        assert known.of("the tides") is None
+        await known.look()
+        assert known.of("the tides") == Coverage(1, 120)
+        assert known.of("winds") == Coverage(1, 0)
+
+    asyncio.run(run())

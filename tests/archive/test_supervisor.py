@@ -1,0 +1,183 @@
+"""The life of the pipeline process, with small programs in its place: started, started again, ended, never orphaned."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from aviso_server.archive.supervisor import Supervisor
+
+LIVES = """
+import json, os, sys
+json.dump({"port": 1234, "pid": os.getpid()}, open("draft", "w"))
+os.replace("draft", "bridge.json")
+print("here I am", file=sys.stderr, flush=True)
+sys.stdin.read()
+"""
+
+
+def supervisor(directory: Path, program: str, pause: float = 0.05) -> Supervisor:
+    program = f"import os; os.chdir({str(directory)!r})\n" + dedent(program)
+    return Supervisor(["-c", program], directory / "bridge.json", {"A_VARIABLE": "handed on"}, pause)
+
+
+async def until(condition, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+
+
+def test_it_runs_and_ends_with_its_owner(tmp_path: Path) -> None:
+    async def run() -> None:
+        child = supervisor(tmp_path, LIVES)
+        assert child.state == "starting"
+        child.start()
+        await until(lambda: child.address is not None)
+        assert child.address is not None
+        assert child.address.port == 1234
+        assert len(child.address.token) >= 32
+        child.is_up()
+        assert (child.state, child.reason, child.restarts) == ("running", None, 0)
+        assert child._process is not None
+        pid = child._process.pid
+        began = time.monotonic()
+        await child.stop()
+        assert time.monotonic() - began < 2.5, "it ends when its input does"
+        assert {"state": child.state, "address": child.address} == {"state": "stopped", "address": None}
+        assert not alive(pid)
+
+    asyncio.run(run())
+
+
+def test_one_that_does_not_want_to_end_is_ended_with_its_children(tmp_path: Path) -> None:
+    program = """
+    import subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    open("pid", "w").write(str(child.pid))
+    time.sleep(600)
+    """
+
+    async def run() -> None:
+        child = supervisor(tmp_path, program)
+        child.start()
+        await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        grandchild = int((tmp_path / "pid").read_text())
+        await child.stop()
+        await until(lambda: not alive(grandchild))
+
+    asyncio.run(run())
+
+
+def test_it_is_started_again_with_longer_and_longer_pauses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    program = """
+    import sys, time
+    open("starts", "a").write(f"{time.monotonic()}\\n")
+    print("no luck today", file=sys.stderr)
+    sys.exit(4)
+    """
+
+    async def run() -> None:
+        child = supervisor(tmp_path, program, pause=0.2)
+        child.start()
+        await until(lambda: child.restarts >= 3)
+        assert child.state == "restarting"
+        assert child.reason == "the pipeline process ended with exit code 4: no luck today"
+        await child.stop()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    starts = [float(line) for line in (tmp_path / "starts").read_text().split()]
+    first, second = starts[1] - starts[0], starts[2] - starts[1]
+    assert first >= 0.2
+    assert second >= 0.4
+    assert {record.event for record in caplog.records if hasattr(record, "event")} == {"archive.process.ended"}
+
+
+def test_one_that_cannot_run_here_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    program = """
+    import sys
+    open("starts", "a").write("x")
+    print("some chatter", file=sys.stderr)
+    print("Spark needs Java 17 or newer", file=sys.stderr)
+    sys.exit(3)
+    """
+
+    async def run() -> None:
+        child = supervisor(tmp_path, program)
+        child.start()
+        await until(lambda: child.state == "unavailable")
+        await asyncio.sleep(0.3)
+        assert child.reason == "Spark needs Java 17 or newer"
+        assert child.restarts == 0
+        await child.stop()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert (tmp_path / "starts").read_text() == "x"
+    [record] = [record for record in caplog.records if getattr(record, "event", "").startswith("archive.")]
+    assert record.levelname == "ERROR"
+    assert "without an archive: Spark needs Java 17 or newer" in record.message
+
+
+def test_it_knows_its_secrets_and_has_a_session_of_its_own(tmp_path: Path) -> None:
+    program = """
+    import os
+    open("facts", "w").write("\\n".join([os.environ["AVISO_BRIDGE_TOKEN"], os.environ["A_VARIABLE"], str(os.getsid(0) == os.getpid())]))
+    """  # noqa: E501  # one line of a program
+
+    async def run() -> None:
+        child = supervisor(tmp_path, program)
+        child.start()
+        await until(lambda: (tmp_path / "facts").exists() and (tmp_path / "facts").read_text())
+        await child.stop()
+        assert (tmp_path / "facts").read_text().splitlines() == [child.token, "handed on", "True"]
+
+    asyncio.run(run())
+
+
+def test_no_orphan_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
+    owner = f"""
+import asyncio
+from pathlib import Path
+from tests.archive.test_supervisor import LIVES, supervisor, until
+
+async def run():
+    child = supervisor(Path({str(tmp_path)!r}), LIVES)
+    child.start()
+    await until(lambda: child.address is not None)
+    Path({str(tmp_path / "child")!r}).write_text(str(child._process.pid))
+    await asyncio.sleep(600)
+
+asyncio.run(run())
+"""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    process = subprocess.Popen([sys.executable, "-c", owner], env=environment)
+    deadline = time.monotonic() + 15
+    try:
+        while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    pid = int((tmp_path / "child").read_text())
+    while alive(pid):
+        assert time.monotonic() < deadline + 5, "the child outlives its owner"
+        time.sleep(0.05)

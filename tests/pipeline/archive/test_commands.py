@@ -1,0 +1,147 @@
+"""`aviso-server pipeline …` as people run it: a real server, real Spark, each command a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from aviso_server.cli import main
+from aviso_server.pipeline.archive.layout import listing, stream_folder
+from tests.harness import Server
+from tests.pipeline.archive.files import write
+from tests.pipeline.archive.keeping import SOURCES, archived, in_log
+from tests.pipeline.scene import CONFIGURATION, publish_floods, publish_tides
+
+pytestmark = pytest.mark.timeout(500)
+
+
+def run(server: Server, *arguments: str, code: int = 0) -> str:
+    """What `aviso-server pipeline` prints; with Spark, which lives once per process."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "HOME": str(server.directory)}
+    done = subprocess.run(
+        [sys.executable, "-m", "aviso_server", "pipeline", *arguments, "--config", str(server.config_file)],
+        cwd=server.directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def objects(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_archive_status_and_replay(tmp_path: Path) -> None:
+    configuration = {**CONFIGURATION, "archive": {"enabled": False, "path": "lake", "spark": "local[2]"}}
+    with Server(configuration, tmp_path / "server") as server:
+        publish_floods(server, 1, 100)
+        publish_tides(server, 1, 3)
+        before = objects(run(server, "status", "--url", server.url, "--json"))[0]["streams"]
+        assert (before["floods"]["lag"], before["floods"]["files"], before["tide"]["lag"]) == (100, 0, 3)
+
+        *steps, summary = objects(run(server, "archive", "--once", "--url", server.url, "--json"))
+        assert steps == [
+            {"stream": "floods", "sequences": 100, "last": 100},
+            {"stream": "tide", "sequences": 3, "last": 3},
+        ]
+        assert summary["archived"] == 103
+        assert archived(str(server.directory / "lake"), "floods").equals(in_log(server, "flood"))
+
+        facts = objects(run(server, "status", "--url", server.url, "--json"))[0]["streams"]["floods"]
+        assert facts["log"] == {"first": 1, "last": 100}
+        assert (facts["first"], facts["last"], facts["lag"], facts["files"]) == (1, 100, 0, 1)
+        assert "1 to 100" in run(server, "status", "--offline")
+
+        span = ("--from", "20", "--to", "floods@80")
+        found = [
+            event["sequence"]
+            for event in objects(run(server, "replay", "flood", "region=north", 'severity={"gte": 5}', *span, "--json"))
+        ]
+        assert found == [n for n in range(20, 81) if n % 2 and n % 7 + 1 >= 5]
+        work = server.directory / "data" / "pipeline"
+        assert not work.exists() or not any(work.iterdir()), "commands clean up behind themselves"
+
+
+def test_compact_goes_all_the_way(tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    for first in (1, 11, 21):
+        write(root, first, first + 9)
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(CONFIGURATION))
+    arguments = ["pipeline", "compact", "--path", str(root), "--config", str(file), "--grace", "0", "--json"]
+    done = CliRunner().invoke(main, arguments, env={"AVISOSERVER_ARCHIVE__WORK_PATH": str(tmp_path / "work")})
+    assert objects(done.stdout) == [{"rewritten": {"flood": 3}, "files": {"flood": 1}}], done.stderr
+    assert [(each.first, each.last) for each in listing(stream_folder(str(root), "flood"))] == [(1, 30)]
+
+
+def test_an_archive_has_one_keeper(tmp_path: Path) -> None:
+    configuration = {**CONFIGURATION, "archive": {"enabled": False, "path": "lake"}}
+    with Server(configuration, tmp_path / "server") as server:
+        (server.directory / "lake").mkdir()
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(server.directory / "lake")], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+        )
+        try:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            said = run(server, "compact", code=1)
+            assert f"the archive in lake is in use by process {holder.pid}" in said
+        finally:
+            holder.kill()
+            holder.communicate()
+        assert "Rewrote 0 files" in run(server, "compact")
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from aviso_server.pipeline.archive.keeper import Keeper
+keeper = Keeper(sys.argv[1], Path(sys.argv[1]), "local")
+keeper.lock()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["status", "--url", "nowhere"], "is not an http or https URL"),
+        (["archive", "--interval", "0"], "--interval"),
+        (["replay", "flood", "region"], "is not of the form KEY=VALUE"),
+        (["archive", "--token", "a", "--user", "b:c"], "exclude each other"),
+    ],
+)
+def test_wrong_usage_is_named(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(main, ["pipeline", *arguments])
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_a_server_that_is_away_is_named(tmp_path: Path) -> None:
+    with Server(CONFIGURATION, tmp_path / "server") as server:
+        url = server.url
+    result = CliRunner().invoke(
+        main, ["pipeline", "status", "--url", url, "--path", str(tmp_path), "--config", str(server.config_file)]
+    )
+    assert result.exit_code == 1
+    assert f"no server answers at {url}" in result.stderr
+
+
+def test_a_filter_that_means_nothing_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(CONFIGURATION))
+    result = CliRunner().invoke(main, ["pipeline", "replay", "flood", "colour=red", "--config", str(file)])
+    assert result.exit_code == 1
+    assert "colour" in result.stderr

@@ -1,0 +1,214 @@
+"""Cold replay as a whole: in order, bounded, without what was deleted, and gone when nobody wants it any more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from aviso_server.errors import PipelineError
+from aviso_server.model.filter import Filter
+from aviso_server.model.notification import Notification
+from aviso_server.model.schema import GenericType
+from aviso_server.pipeline.archive.hadoop import HadoopStorage
+from aviso_server.pipeline.archive.layout import data_path
+from aviso_server.pipeline.archive.tombstones import mark_deleted, mark_wiped
+from aviso_server.pipeline.cold.replay import ColdReplay
+from tests.model.event_types import event_type
+from tests.pipeline.cold.scene import FIRST_TIME, SECOND, numbered, read, store, wanted_rows
+
+KIND = event_type("flood", {"region": "StringHandler", "step": "IntHandler"}, "floods", ["region"])
+EVERYTHING = KIND.compile({}, "replay")
+ROWS = 60_000
+PAYLOAD = "x" * 2_000
+
+
+def wide(root: Path, rows: int = ROWS, file_rows: int = 20_000) -> list[int]:
+    """A stream with large notifications, made column by column; returns the steps."""
+    steps = np.random.default_rng(5).integers(0, 2_000, rows)
+    identifiers = [f'{{"region":"r{step % 7}","step":"{step}"}}'.encode() for step in steps.tolist()]
+    every = [
+        Notification(
+            place, FIRST_TIME + place * SECOND, f"floods.r{step % 7}", identifier, f'"{PAYLOAD}{place}"'.encode()
+        )
+        for place, (step, identifier) in enumerate(zip(steps.tolist(), identifiers, strict=True), start=1)
+    ]
+    for start in range(0, rows, file_rows):
+        store(root, KIND, every[start : start + file_rows], group_rows=5_000)
+    return steps.tolist()
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    root = tmp_path_factory.mktemp("wide")
+    return root, wide(root)
+
+
+def small(root: Path, rows: int = 300, files: int = 3) -> list[Notification]:
+    """A stream with a few files of a few notifications."""
+    drafts = [KIND.check({"region": "north" if place % 2 else "south", "step": place}, place) for place in range(rows)]
+    every = numbered(drafts)
+    size = rows // files
+    for start in range(0, rows, size):
+        store(root, KIND, every[start : start + size])
+    return every
+
+
+def sequences(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]
+
+
+def test_everything_comes_in_order_and_in_parts(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
+    cold = ColdReplay(spark, str(archive[0]))
+    batches = list(cold.read(EVERYTHING, 1, 10**9, threading.Event()))
+    assert sequences(iter(batches)) == list(range(1, ROWS + 1))
+    assert max(batch.nbytes for batch in batches) < 32 * 1024 * 1024
+    assert batches[-1].column("payload")[-1].as_py() == f'"{PAYLOAD}{ROWS}"'
+
+
+@pytest.mark.parametrize(
+    ("identifier", "passes"),
+    [
+        ({"step": {"eq": 77}}, lambda step: step == 77),  # here and there
+        ({"step": {"lt": 400}}, lambda step: step < 400),  # a fifth
+        ({"step": {"gte": 1}}, lambda step: step >= 1),  # nearly all
+        ({"region": "r3"}, lambda step: step % 7 == 3),
+        ({"step": {"gt": 5_000}}, lambda step: False),
+    ],
+    ids=str,
+)
+def test_whatever_share_a_filter_takes(
+    spark: SparkSession, archive: tuple[Path, list[int]], identifier: dict, passes
+) -> None:
+    root, steps = archive
+    wanted = KIND.compile(identifier, "replay")
+    found = sequences(ColdReplay(spark, str(root)).read(wanted, 12_345, 56_789, threading.Event()))
+    assert found == [place for place in range(12_345, 56_790) if passes(steps[place - 1])]
+
+
+def test_several_at_a_time_each_make_progress(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
+    cold = ColdReplay(spark, str(archive[0]))
+    together = [cold.read(EVERYTHING, 1, 10**9, threading.Event()) for _ in range(4)]
+    seen = [sequences(iter([next(batches)])) for batches in together]  # all of them have begun, none has ended
+    for batches, first in zip(together, seen, strict=True):
+        assert first + sequences(batches) == list(range(1, ROWS + 1))
+
+
+def active_jobs(spark: SparkSession) -> int:
+    return len(spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def test_a_client_that_leaves_stops_the_reading(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
+    cold = ColdReplay(spark, str(archive[0]))
+    batches = cold.read(EVERYTHING, 1, 10**9, threading.Event())
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]  # it is a generator
+    began = time.monotonic()
+    while active_jobs(spark):
+        assert time.monotonic() - began < 10
+        time.sleep(0.05)
+    assert read(cold, EVERYTHING, 1, 3)[-1][0] == 3  # the next one is served
+
+
+def test_a_reading_that_is_cancelled_ends(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
+    cancelled = threading.Event()
+    batches = ColdReplay(spark, str(archive[0])).read(EVERYTHING, 1, 10**9, cancelled)
+    next(batches)
+    cancelled.set()
+    assert list(batches) == []
+
+
+def test_what_is_deleted_does_not_come_back(spark: SparkSession, tmp_path: Path) -> None:
+    every = small(tmp_path)
+    cold, folder = ColdReplay(spark, str(tmp_path)), str(tmp_path / "floods")
+    for sequence in (120, 200, 201, 300):
+        mark_deleted(folder, sequence)
+    mark_wiped(folder, 110)
+    left = [each for each in every if each.sequence > 110 and each.sequence not in (120, 200, 201, 300)]
+    assert read(cold, EVERYTHING) == wanted_rows(left, EVERYTHING)
+    north = KIND.compile({"region": "north"}, "replay")
+    assert read(cold, north) == wanted_rows(left, north)
+    mark_wiped(folder, 400)
+    assert read(cold, EVERYTHING) == []
+
+
+def test_marks_that_come_while_somebody_reads_count(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
+    root = archive[0]
+    batches = ColdReplay(spark, str(root)).read(EVERYTHING, 1, 10**9, threading.Event())
+    first = next(batches)
+    mark = root / "floods" / "_tombstones"
+    mark_deleted(str(root / "floods"), ROWS - 1)
+    try:
+        found = sequences(iter([first])) + sequences(batches)
+    finally:
+        next(mark.iterdir()).unlink()
+    assert found == [*range(1, ROWS - 1), ROWS]
+
+
+def test_files_may_be_merged_while_somebody_reads(spark: SparkSession, tmp_path: Path) -> None:
+    every = small(tmp_path, rows=3_000, files=30)
+    cold = ColdReplay(spark, str(tmp_path))
+    cut = every[-1].sequence - 100
+    odd = every[cut:]
+    (tmp_path / "floods" / Path(data_path("", "floods", cut + 1, cut + 100)).name).unlink()
+    other = event_type("flood", {"region": "StringHandler", "step": "StringHandler"}, "floods", ["region"])
+    store(tmp_path, other, odd)  # looks different, so that it is read for itself
+    wanted = KIND.compile({"step": {"gte": 0}}, "replay")
+    batches = cold.read(wanted, 1, 10**9, threading.Event())
+    first = sequences(iter([next(batches)]))
+    path = store(tmp_path, KIND, every)  # one file hides them all
+    for each in path.parent.glob("*.parquet"):
+        if each != path:
+            each.unlink()
+    assert first + sequences(batches) == [each.sequence for each in every]
+
+
+def test_a_file_that_cannot_be_read_is_an_error_and_not_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+    small(tmp_path)
+    broken = Path(data_path(str(tmp_path), "floods", 101, 200))
+    broken.write_bytes(b"PAR1 this is no Parquet file PAR1")
+    cold = ColdReplay(spark, str(tmp_path))
+    with pytest.raises(PipelineError, match=r"101-0*200\.parquet is not a file of the archive"):
+        read(cold, EVERYTHING)
+
+
+def test_damage_that_shows_only_in_the_rows_is_an_error_too(spark: SparkSession, tmp_path: Path) -> None:
+    small(tmp_path)
+    broken = Path(data_path(str(tmp_path), "floods", 101, 200))
+    data = bytearray(broken.read_bytes())
+    data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)
+    broken.write_bytes(data)
+    with pytest.raises(PipelineError, match="the archive cannot be read"):
+        read(ColdReplay(spark, str(tmp_path)), EVERYTHING)
+
+
+def test_a_stream_that_was_never_archived_is_empty(spark: SparkSession, tmp_path: Path) -> None:
+    cold = ColdReplay(spark, str(tmp_path))
+    assert read(cold, EVERYTHING) == []
+    assert (cold.first_since("floods", 0), cold.last_until("floods", 10**18)) == (1, 0)
+
+
+def test_a_file_without_rows_and_names_that_need_care(spark: SparkSession, tmp_path: Path) -> None:
+    kind = GenericType("a thing".replace(" ", "_"))
+    stored = [Notification(place, 10**18, kind.name, b"{}", b"null") for place in (11, 12, 15)]
+    store(tmp_path, kind, [], first=1, last=10)
+    store(tmp_path, kind, stored, first=11, last=20)
+    cold = ColdReplay(spark, str(tmp_path))
+    wanted = Filter(kind.name, kind.name, kind.name)
+    assert read(cold, wanted) == wanted_rows(stored, wanted)
+    assert read(cold, wanted, 12, 14) == wanted_rows(stored[1:2], wanted)
+
+
+def test_files_that_only_hadoop_reaches(spark: SparkSession, tmp_path: Path) -> None:
+    every = small(tmp_path)
+    cold = ColdReplay(spark, tmp_path.as_uri(), HadoopStorage(spark))
+    wanted = KIND.compile({"step": {"between": [90, 110]}}, "replay")
+    assert read(cold, wanted) == wanted_rows(every, wanted)
+    assert cold.first_since("floods", FIRST_TIME + 150 * SECOND) == 150
+    assert cold.last_until("floods", FIRST_TIME + 150 * SECOND) == 150
