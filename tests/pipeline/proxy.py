@@ -13,6 +13,7 @@ from tests.harness import Server
 
 __all__ = ["Proxy"]
 
+BATCHES = "/api/v1/notifications"
 NEWER_MEMBERS = ("to_id", "to_date")
 
 
@@ -20,13 +21,14 @@ class Proxy:
     """Forwards everything to a server.
 
     `plain` hides the headers with which other forms are asked for, as a server that does not know them would;
-    `old` also refuses the members that came after release 0.7.1.
+    `single` does not know batches; `old` also refuses the members that came after release 0.7.1.
     """
 
-    def __init__(self, server: Server, plain: bool = False, old: bool = False) -> None:
+    def __init__(self, server: Server, plain: bool = False, old: bool = False, single: bool = False) -> None:
         self.server = server
         self.plain = plain or old
         self.old = old
+        self.single = single or old
         self.asked: list[tuple[str, Any]] = []
         self.cut_after: list[int] = []  # how many bytes of each of the next replays get through
         self.lose_answers = 0  # how many of the next answers to a publish do not get through
@@ -81,10 +83,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
         members = json.loads(body) if body else None
         proxy.asked.append((self.path, members))
+        if proxy.single and self.path == BATCHES:
+            self._answer(404, None)
+            return
         if proxy.old and members and (newer := [name for name in NEWER_MEMBERS if name in members]):
             self._answer(400, {"code": "UNKNOWN_FIELD", "message": f"Unknown field '{newer[0]}'"})
             return
-        publishing = self.path == "/api/v1/notification"
+        publishing = self.path == "/api/v1/notification" or (self.path == BATCHES and bool(members))
         if publishing and proxy.fail_with:
             self._answer(proxy.fail_with.pop(0), {"code": "SERVICE_UNAVAILABLE", "message": "not now"})
             return

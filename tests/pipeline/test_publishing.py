@@ -25,6 +25,7 @@ from tests.pipeline.proxy import Proxy
 from tests.pipeline.scene import CONFIGURATION, SQUARE, bare
 
 TEXT = StringType()
+WRITE = "a write"
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def proxy(server: Server) -> Iterator[Proxy]:
+    """Before a server that takes notifications one by one."""
     server.client.wipe_all()
-    with Proxy(server) as running:
+    with Proxy(server, single=True) as running:
         yield running
 
 
@@ -66,12 +68,12 @@ def payloads(server: Server, event_type: str = "tide", **identifier: Any) -> lis
 
 def test_rows_are_published_in_order_of_partitions_and_rows(server: Server, proxy: Proxy) -> None:
     parts = [staged(proxy, tides(3, 10), partition=1), None, staged(proxy, tides(5), partition=0)]
-    assert publish(bare(proxy.url), parts, NoLedger()) == 8
+    assert publish(bare(proxy.url), parts, NoLedger(), WRITE) == 8
     assert payloads(server) == [0, 1, 2, 3, 4, 10, 11, 12]
 
 
 def test_several_connections_publish_everything_once(server: Server, proxy: Proxy) -> None:
-    assert publish(bare(proxy.url, connections="4"), [staged(proxy, tides(40))], NoLedger()) == 40
+    assert publish(bare(proxy.url, connections="4"), [staged(proxy, tides(40))], NoLedger(), WRITE) == 40
     assert sorted(payloads(server)) == list(range(40))
 
 
@@ -86,7 +88,7 @@ def test_columns_become_fields(server: Server, proxy: Proxy) -> None:
         "payload": '{"b": [1, null], "a": "ü"}',
         "sequence": 99,
     }
-    publish(bare(proxy.url), [staged(proxy, [row], default="flood")], NoLedger())
+    publish(bare(proxy.url), [staged(proxy, [row], default="flood")], NoLedger(), WRITE)
     stream = server.client.replay("flood", {"region": "north", "time": "0600", "severity": 3})
     (event,) = [frame.data["data"] for frame in stream.frames if frame.kind == "notification"]
     assert event["payload"] == {"a": "ü", "b": [1, None]}
@@ -105,7 +107,7 @@ def test_identifiers_as_json_and_an_event_type_per_row(server: Server, proxy: Pr
         {"event_type": "tide", "identifier": '{"port": "a", "severity": 1, "version": "x"}', "payload": None},
         {"event_type": "anything", "identifier": '{"k": 1}', "payload": "[2]"},
     ]
-    assert publish(bare(proxy.url), [staged(proxy, rows, default=None)], NoLedger()) == 2
+    assert publish(bare(proxy.url), [staged(proxy, rows, default=None)], NoLedger(), WRITE) == 2
     assert payloads(server) == [None]
     assert payloads(server, "anything", k="*") == [[2]]
 
@@ -117,7 +119,7 @@ def test_rows_that_would_be_refused_are_listed_and_nothing_is_published(server: 
     rows[5]["version"] = None
     parts = [staged(proxy, rows), staged(proxy, [{**tides(1)[0], "port": None}], partition=3)]
     with pytest.raises(PipelineError) as caught:
-        publish(bare(proxy.url), parts, NoLedger())
+        publish(bare(proxy.url), parts, NoLedger(), WRITE)
     complaint = str(caught.value)
     assert "nothing was published, because 4 rows would be refused" in complaint
     assert "row 1 of partition 0: Field 'port' must not be empty" in complaint
@@ -130,19 +132,19 @@ def test_rows_that_would_be_refused_are_listed_and_nothing_is_published(server: 
 def test_many_refused_rows_are_counted_and_the_first_are_listed(proxy: Proxy) -> None:
     rows = [{**row, "port": ""} for row in tides(50)]
     with pytest.raises(PipelineError, match=r"because 50 rows would be refused(.|\n)*… and 30 more"):
-        publish(bare(proxy.url), [staged(proxy, rows)], NoLedger())
+        publish(bare(proxy.url), [staged(proxy, rows)], NoLedger(), WRITE)
 
 
 def test_what_only_the_server_refuses_does_not_stop_the_others(server: Server, proxy: Proxy) -> None:
     proxy.fail_with = [400]
     with pytest.raises(PipelineError, match=r"published 3 of 4 rows; refused: \n  row 0 of partition 0: not now"):
-        publish(bare(proxy.url), [staged(proxy, tides(4))], NoLedger())
+        publish(bare(proxy.url), [staged(proxy, tides(4))], NoLedger(), WRITE)
     assert payloads(server) == [1, 2, 3]
 
 
 def test_a_server_that_is_busy_is_asked_again(server: Server, proxy: Proxy) -> None:
     proxy.fail_with = [503, 503]
-    assert publish(bare(proxy.url), [staged(proxy, tides(2))], NoLedger()) == 2
+    assert publish(bare(proxy.url), [staged(proxy, tides(2))], NoLedger(), WRITE) == 2
     assert payloads(server) == [0, 1]
 
 
@@ -150,14 +152,14 @@ def test_a_server_that_is_busy_is_asked_again(server: Server, proxy: Proxy) -> N
 def test_other_answers_end_it(server: Server, proxy: Proxy, status: int) -> None:
     proxy.fail_with = [status]
     with pytest.raises(PipelineError, match=rf"at least 0 of 2 rows, then stopped: row 0 .*status {status}"):
-        publish(bare(proxy.url), [staged(proxy, tides(2))], NoLedger())
+        publish(bare(proxy.url), [staged(proxy, tides(2))], NoLedger(), WRITE)
     assert payloads(server) == []
 
 
 def test_a_row_whose_answer_is_lost_is_not_sent_again(server: Server, proxy: Proxy) -> None:
     proxy.lose_answers = 1
     with pytest.raises(PipelineError, match="row 0 of partition 0: the connection broke and it is unknown whether"):
-        publish(bare(proxy.url), [staged(proxy, tides(3))], NoLedger())
+        publish(bare(proxy.url), [staged(proxy, tides(3))], NoLedger(), WRITE)
     assert payloads(server) == [0]
 
 
@@ -166,16 +168,16 @@ def test_a_ledger_keeps_a_second_run_from_publishing_again(server: Server, proxy
     proxy.fail_with = [400, 400]
     ledger = BatchLedger(tmp_path, 7)
     with pytest.raises(PipelineError, match="published 3 of 5 rows"):
-        publish(bare(proxy.url), [staged(proxy, rows)], ledger)
+        publish(bare(proxy.url), [staged(proxy, rows)], ledger, WRITE)
     ledger.close()
     with (tmp_path / "7").open("ab") as file:
         file.write(b"half a li")  # a crash in the middle of a line
     again = BatchLedger(tmp_path, 7)
-    assert publish(bare(proxy.url), [staged(proxy, rows)], again) == 2
+    assert publish(bare(proxy.url), [staged(proxy, rows)], again, WRITE) == 2
     again.close()
     assert sorted(payloads(server)) == [0, 0, 1, 2, 3]
     following = BatchLedger(tmp_path, 8)
-    assert publish(bare(proxy.url), [staged(proxy, rows)], following) == 5
+    assert publish(bare(proxy.url), [staged(proxy, rows)], following, WRITE) == 5
     following.close()
     assert [path.name for path in tmp_path.iterdir()] == ["8"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -313,26 +314,40 @@ def test_refused_rows_are_listed_and_nothing_is_published(spark: SparkSession, t
             table.write.format("aviso").options(url=server.url, event_type="tide").mode("overwrite").save()
 
 
+@pytest.mark.parametrize("single", [False, True], ids=["by its keys", "by its ledger"])
 def test_a_query_publishes_and_a_repeated_micro_batch_is_not_published_twice(
-    spark: SparkSession, server: Server, tmp_path: Path
+    spark: SparkSession, server: Server, tmp_path: Path, single: bool
 ) -> None:
-    with Server(CONFIGURATION, tmp_path / "server") as other:
+    with Server(CONFIGURATION, tmp_path / "server") as other, Proxy(other, single=single) as proxy:
         for _ in range(2):
             stream = spark.readStream.format("aviso").options(url=server.url, event_type="tide").load()
-            query = stream.writeStream.format("aviso").options(url=other.url)
+            query = stream.writeStream.format("aviso").options(url=proxy.url)
             query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
             assert query.start().awaitTermination(90)
             # as if Spark had died after publishing, before it noted that the micro-batch was done
             for commit in (tmp_path / "checkpoint" / "commits").iterdir():
                 commit.unlink()
+            if not single:
+                shutil.rmtree(tmp_path / "checkpoint" / "aviso-ledger")
         copied = load(spark, other.url, "tide").select("payload").collect()
     assert sorted(int(row.payload) for row in copied) == list(range(1, 31))
+    assert bool(proxy.asked_for("notification")) == single
+
+
+def test_a_write_with_a_name_is_done_once(spark: SparkSession, tmp_path: Path) -> None:
+    with Server(CONFIGURATION, tmp_path) as server:
+        for run in range(3):
+            table = spark.range(40).selectExpr("'p' || id port", "'x' severity", "'1' version", "string(id) payload")
+            writer = table.repartition(run + 1).write.format("aviso").options(url=server.url, event_type="tide")
+            writer.option("write_id", "load of today").mode("append").save()
+        assert load(spark, server.url, "tide").count() == 40
 
 
 def test_the_guide_does_what_it_says(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = ROOT / "docs" / "spark.md"
     config = ROOT / "examples" / "config.yaml"
-    with Server(config, tmp_path / "server", {"AVISOSERVER_APPLICATION__PORT": "0"}) as server:
+    environment = {"AVISOSERVER_APPLICATION__PORT": "0", "AVISOSERVER_ARCHIVE__ENABLED": "false"}
+    with Server(config, tmp_path / "server", environment) as server:
         names: dict[str, Any] = {}
         printed = ""
         for block in blocks(page):

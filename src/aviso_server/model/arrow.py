@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pj
 
 from aviso_server.model.columns import BOX, Column, ColumnKind
 from aviso_server.model.geometry import ShapeError, parse_point_cloud, parse_polygon
 from aviso_server.model.geometry.wkb import wkb
+from aviso_server.model.geometry.wkb_array import polygons_as_wkb
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Notification
 
@@ -21,6 +23,7 @@ __all__ = [
     "arrow_schema",
     "arrow_type",
     "batch_message",
+    "field_arrays",
     "field_texts",
     "last_message",
     "record_batch",
@@ -54,15 +57,46 @@ def arrow_schema(columns: Iterable[Column], metadata: Mapping[str, str] | None =
 
 def record_batch(columns: Sequence[Column], event_type: str, notifications: Sequence[Notification]) -> pa.RecordBatch:
     """Notifications of one event type as a batch, built column by column."""
-    values = _identifiers(b"[" + b",".join([each.identifier for each in notifications]) + b"]")
-    arrays = [_array(column, event_type, notifications, values) for column in columns]
+    fields = field_arrays(columns, [each.identifier for each in notifications])
+    arrays = [
+        fields[column.name] if column.name in fields else _array(column, event_type, notifications)
+        for column in columns
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+def field_arrays(columns: Iterable[Column], identifiers: Sequence[bytes]) -> dict[str, pa.Array]:
+    """The columns that show a field, by name, out of identifiers as JSON text."""
+    shown = {column.field: column for column in columns if column.field is not None}
+    if not shown:
+        return {}
+    texts = _texts_at_once(list(shown), identifiers)
+    if texts is None:
+        values = _identifiers(b"[" + b",".join(identifiers) + b"]")
+        return {column.name: _field_array(column, values) for column in shown.values()}
+    return {column.name: _typed(texts[field], column.kind) for field, column in shown.items()}
 
 
 def field_texts(identifiers: Sequence[str], field: str) -> pa.Array:
     """The canonical text of a field, out of identifiers as JSON text."""
     values = _identifiers(f"[{','.join(identifiers)}]")
     return pa.array([_text(each.get(field)) for each in values], pa.string())
+
+
+def _texts_at_once(fields: Sequence[str], identifiers: Sequence[bytes]) -> dict[str, pa.Array] | None:
+    """The texts of fields, without touching each value; None if some are no texts, as with point clouds."""
+    lines = b"\n".join(identifiers)
+    try:
+        table = pj.read_json(
+            pa.BufferReader(lines),
+            pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            pj.ParseOptions(pa.schema([(field, pa.string()) for field in fields]), unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != len(identifiers):
+        return None
+    return {field: table.column(field).combine_chunks() for field in fields}
 
 
 def batch_message(batch: pa.RecordBatch) -> bytes:
@@ -85,12 +119,8 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
-def _array(
-    column: Column, event_type: str, notifications: Sequence[Notification], values: list[dict[str, Any]]
-) -> pa.Array:
+def _array(column: Column, event_type: str, notifications: Sequence[Notification]) -> pa.Array:
     kind = _TYPES[column.kind]
-    if column.field is not None:
-        return _field_array(column, values)
     match column.name:
         case "sequence":
             return pa.array([each.sequence for each in notifications], kind)
@@ -111,16 +141,23 @@ def _array(
 
 
 def _field_array(column: Column, values: list[dict[str, Any]]) -> pa.Array:
-    field, kind = column.field or "", _TYPES[column.kind]
+    field = column.field or ""
     if column.kind == "shape":
-        return pa.array([_shape(each.get(field)) for each in values], kind)
-    texts = pa.array([_text(each.get(field)) for each in values], pa.string())
-    if column.kind == "text":
+        return pa.array([_shape(each.get(field)) for each in values], pa.binary())
+    return _typed(pa.array([_text(each.get(field)) for each in values], pa.string()), column.kind)
+
+
+def _typed(texts: pa.Array, kind: ColumnKind) -> pa.Array:
+    """The texts of a field as what its column holds; null where a text is none of that."""
+    if kind == "text":
         return texts
+    if kind == "shape":
+        shapes = polygons_as_wkb(texts)
+        return pa.array([_shape(text) for text in texts.to_pylist()], pa.binary()) if shapes is None else shapes
     try:
-        return pc.cast(texts, kind)
+        return pc.cast(texts, _TYPES[kind])
     except pa.ArrowInvalid:  # some were stored when the field had another type
-        return pa.array([_number(text, column.kind) for text in texts.to_pylist()], kind)
+        return pa.array([_number(text, kind) for text in texts.to_pylist()], _TYPES[kind])
 
 
 def _text(value: Any) -> str | None:

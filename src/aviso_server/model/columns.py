@@ -10,7 +10,7 @@ import msgspec
 from aviso_server.model.fields import SpatialField
 from aviso_server.model.schema import EventType, GenericType
 
-__all__ = ["BOX", "TIME_NS", "Column", "ColumnKind", "columns_of", "merge", "wire_columns"]
+__all__ = ["BOX", "STORED", "TIME_NS", "Column", "ColumnKind", "columns_of", "merge", "wire_columns"]
 
 ColumnKind = Literal["integer", "number", "text", "instant", "shape"]
 """What a column holds: a whole number, a double, text, a point in time, or a shape as well-known binary."""
@@ -42,6 +42,9 @@ BOX = (
 
 TIME_NS = Column("time_ns", "integer")
 """The stored time to the nanosecond: timestamps, which most programs read better, have microseconds."""
+
+STORED = (_FIRST[0], TIME_NS, _FIRST[3], *BOX, *_LAST)
+"""What a log keeps of a notification: enough to make every other column from."""
 
 _TAKEN = frozenset(column.name for column in (*_FIRST, *_LAST, *BOX, TIME_NS))
 

@@ -38,8 +38,8 @@ def deeper_than(body: bytes, limit: int) -> bool:
 
     Only in a valid one: a string that never ends would be looked for again from each of its quotes.
     """
-    # the number of brackets bounds the depth, so nearly every body passes without a look inside
-    if body.count(b"[") + body.count(b"{") <= limit:
+    # every level takes two brackets and their number bounds the depth: nearly every body passes without a look inside
+    if len(body) <= 2 * limit or body.count(b"[") + body.count(b"{") <= limit:
         return False
     marks = np.frombuffer(_STRING.sub(b"", body), dtype=np.uint8)
     steps = ((marks == ord("[")) | (marks == ord("{"))).astype(np.int8)

@@ -19,7 +19,7 @@ from aviso_server.model.json_value import compact, deeper_than, identifier_text
 from aviso_server.model.notification import Draft
 from aviso_server.model.publishing import Publishing, missing_field, unknown_field
 
-__all__ = ["TOPIC_BASE", "Catalogue", "EventType", "GenericType", "Operation", "read_point"]
+__all__ = ["MAX_PAYLOAD_DEPTH", "TOPIC_BASE", "Catalogue", "EventType", "GenericType", "Operation", "read_point"]
 
 Operation = Literal["watch", "replay"]
 

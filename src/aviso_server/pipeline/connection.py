@@ -41,10 +41,15 @@ def connect(options: Options) -> httpx.Client:
 
 
 @contextmanager
-def open_replay(client: httpx.Client, body: Mapping[str, Any]) -> Iterator[httpx.Response]:
-    """The answer to a replay request, its body still to be read; Refused if the server does not accept it."""
+def open_replay(client: httpx.Client, body: Mapping[str, Any], minimal: bool = False) -> Iterator[httpx.Response]:
+    """The answer to a replay request, its body still to be read; Refused if the server does not accept it.
+
+    With `minimal`, our server sends only what the log keeps, and leaves typed columns to us.
+    """
     # `handling=lenient`: our server then lets required fields be left out; others ignore it
     headers = {"accept": _ACCEPT, "accept-encoding": "identity", "prefer": "handling=lenient"}
+    if minimal:
+        headers["prefer"] += ", return=minimal"
     content = msgspec.json.encode(body)
     with client.stream("POST", "/api/v1/replay", content=content, headers=headers) as response:
         if response.status_code != 200:

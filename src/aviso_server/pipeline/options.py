@@ -33,6 +33,8 @@ OPTIONS: Mapping[str, str] = {
     "timeout": "Seconds to wait for the server to say something; default: 300",
     "retries": "How often a broken connection is made again without progress; default: 5",
     "connections": "Writing: connections to publish over; more than 1 gives up the order of rows; default: 1",
+    "write_id": "Writing: a name for this write; what was published under it before is not published again. "
+    "Default: a new one for a batch, the query and its micro-batch for a stream",
     "ledger": "Streaming writes: folder of the ledger that prevents duplicates; default: in checkpointLocation",
 }
 """Every option and what it means."""
@@ -62,6 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
     retries: int
     connections: int
+    write_id: str | None
     ledger: str | None
 
     @property
@@ -96,6 +99,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         timeout=read.seconds("timeout", 300.0),
         retries=read.whole("retries", 5, minimum=0),
         connections=read.whole("connections", 1),
+        write_id=values.get("write_id") or None,
         ledger=values.get("ledger") or _default_ledger(values.get("checkpointlocation")),
     )
     try:

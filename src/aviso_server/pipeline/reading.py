@@ -18,7 +18,9 @@ from aviso_server.pipeline.replay_stream import Interrupted, LimitReached, repla
 __all__ = ["lost", "read_range"]
 
 
-def read_range(options: Options, wanted: SequenceRange, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: Options, wanted: SequenceRange, columns: Sequence[Column], minimal: bool = False
+) -> Iterator[pa.RecordBatch]:
     """All notifications of the range that pass its filter, once each and in order; PipelineError if some are missing.
 
     A broken connection is made again and reading goes on after the last row, so a server may restart meanwhile.
@@ -28,7 +30,7 @@ def read_range(options: Options, wanted: SequenceRange, columns: Sequence[Column
         while position <= wanted.end:
             before = position
             try:
-                for batch in _batches(client, wanted, position, columns):
+                for batch in _batches(client, wanted, position, columns, minimal):
                     yield batch
                     position = batch.column("sequence")[-1].as_py() + 1
                 return
@@ -44,13 +46,13 @@ def read_range(options: Options, wanted: SequenceRange, columns: Sequence[Column
 
 
 def _batches(
-    client: httpx.Client, wanted: SequenceRange, position: int, columns: Sequence[Column]
+    client: httpx.Client, wanted: SequenceRange, position: int, columns: Sequence[Column], minimal: bool
 ) -> Iterator[pa.RecordBatch]:
     body = {"event_type": wanted.event_type, "identifier": wanted.identifier, "from_id": str(position)}
     if wanted.bounded:
         body["to_id"] = str(wanted.end)
     try:
-        with open_replay(client, body) as response:
+        with open_replay(client, body, minimal) as response:
             stream = replayed(response, wanted.event_type, columns, wanted.end)
             opening = stream.opening
             held = Stretch(position, wanted.end, opening.first, opening.trimmed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,9 +14,9 @@ from aviso_server.errors import PipelineError
 from aviso_server.model.arrow import record_batch
 from aviso_server.model.columns import Column
 from aviso_server.model.event_stream import Frame, frames
-from aviso_server.model.geometry import ShapeError, parse_point_cloud, parse_polygon
+from aviso_server.model.geometry.box import box_of
 from aviso_server.model.json_value import compact
-from aviso_server.model.notification import Box, Notification
+from aviso_server.model.notification import Notification
 from aviso_server.model.timestamp import parse_instant
 from aviso_server.pipeline.connection import ARROW
 
@@ -211,20 +210,9 @@ def _notification(data: bytes, shapes: Sequence[str]) -> Notification:
     sequence = int(event.id.rpartition("@")[2])
     time = parse_instant("time", event.time)
     identifier = event.data.identifier
-    return Notification(sequence, time, "", compact(identifier), compact(event.data.payload), _box(identifier, shapes))
-
-
-def _box(identifier: dict[str, Any], shapes: Sequence[str]) -> Box | None:
-    """The box of the field `polygon` or else of the first shape, as the server would have stored it."""
-    for name in sorted(shapes, key=lambda name: name != "polygon"):
-        try:
-            if isinstance(value := identifier.get(name), str):
-                return parse_polygon(value, sys.maxsize).box
-            if isinstance(value, list):
-                return parse_point_cloud(value, sys.maxsize).box
-        except ShapeError:
-            continue
-    return None
+    return Notification(
+        sequence, time, "", compact(identifier), compact(event.data.payload), box_of(identifier, shapes)
+    )
 
 
 def _without_topic(batch: pa.RecordBatch) -> pa.RecordBatch:

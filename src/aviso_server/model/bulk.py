@@ -1,0 +1,131 @@
+"""Many identifiers at once, column by column: what millions of rows need, with the rules of `publishing`.
+
+A field looks at each distinct value once. The result of a row is the same as that of `EventType.check`; a row that is
+not plainly acceptable is left out here, and whoever wants to know why asks `EventType.check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from aviso_server.errors import InvalidRequest
+from aviso_server.model import topic
+from aviso_server.model.fields import SpatialField
+from aviso_server.model.notification import Box
+from aviso_server.model.publishing import Part, _Values  # the one place that knows what a value contributes
+from aviso_server.model.schema import EventType
+
+__all__ = ["Bulk", "Columns"]
+
+_MOST_REMEMBERED = 50_000  # values per field; then it starts anew
+_LONGEST_REMEMBERED = 64  # characters
+_TEXTS_AND_INTEGERS = frozenset({str, int})  # never equal to one another; floats and truth values equal some integers
+_LARGEST = 2**63  # integers beyond are read as floats
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """The canonical form of some rows; those that were refused are left out."""
+
+    refused: list[int]  # their places, ascending
+    identifiers: list[bytes]
+    topics: list[str]
+    boxes: list[Box | None] | None  # None if the event type has no shapes
+
+
+class Bulk:
+    """The publisher's side of an event type for columns of values."""
+
+    def __init__(self, event_type: EventType) -> None:
+        self.names = tuple(sorted(event_type.fields))
+        fields = event_type.fields
+        self._base = topic.encode(event_type.base)
+        self._order = [self.names.index(name) for name in event_type.key_order]
+        self._fields = [
+            _FieldColumn(_Values(name, fields[name], event_type.max_polygon_vertices)) for name in self.names
+        ]
+        shapes = [place for place, name in enumerate(self.names) if isinstance(fields[name], SpatialField)]
+        shapes.sort(key=lambda place: self.names[place] != "polygon")
+        self._shape = shapes[0] if shapes else None
+
+    def refused(self, values: Sequence[Sequence[Any]]) -> list[int]:
+        """The places of rows to ask `check` about; all others are acceptable.
+
+        `values` has a column for each of `names`, all of the same length.
+        """
+        found: set[int] = set()
+        for field, column in zip(self._fields, values, strict=True):
+            found.update(field.refused(column))
+        return sorted(found)
+
+    def canonical(self, values: Sequence[Sequence[Any]]) -> Columns:
+        """The canonical form of the rows that are acceptable."""
+        parts = [field.parts(column) for field, column in zip(self._fields, values, strict=True)]
+        refused, kept = _without_refused(parts)
+        tokens = [[part[0] for part in kept[place]] for place in self._order]
+        bases = [self._base] * len(kept[0])
+        members = [[part[1] for part in column] for column in kept]
+        return Columns(
+            refused,
+            [b"{%b}" % joined for joined in map(b",".join, zip(*members, strict=True))],
+            list(map(".".join, zip(bases, *tokens, strict=True))),
+            None if self._shape is None else [part[2] for part in kept[self._shape]],
+        )
+
+
+def _without_refused(columns: list[list[Part | None]]) -> tuple[list[int], list[list[Part]]]:
+    """The places where a column has None, and the columns without them."""
+    places = {place for column in columns if None in column for place, one in enumerate(column) if one is None}
+    return sorted(places), [
+        [one for place, one in enumerate(column) if one is not None and place not in places] for column in columns
+    ]
+
+
+class _FieldColumn:
+    """A field, and what the distinct values that it has seen lately contribute."""
+
+    __slots__ = ("_known", "_values")
+
+    def __init__(self, values: _Values) -> None:
+        self._values = values
+        self._known: dict[str | int, Part] = {}
+
+    def parts(self, column: Sequence[Any]) -> list[Part | None]:
+        """What each value contributes; None for those to ask `check` about."""
+        if not set(map(type, column)) <= _TEXTS_AND_INTEGERS:
+            return [self._found(value) for value in column]
+        found = list(map(self._known.get, column))
+        if None in found:
+            for place, one in enumerate(found):
+                if one is None:
+                    found[place] = self._found(column[place])
+        return found
+
+    def refused(self, column: Sequence[Any]) -> Sequence[int]:
+        """The places of values to ask `check` about."""
+        if not set(map(type, column)) <= _TEXTS_AND_INTEGERS:
+            return [place for place, value in enumerate(column) if self._found(value) is None]
+        bad = {value for value in set(column).difference(self._known) if self._found(value) is None}
+        return [place for place, value in enumerate(column) if value in bad] if bad else ()
+
+    def _found(self, value: Any) -> Part | None:
+        kind = type(value)
+        known = self._known.get(value) if kind is str or kind is int else None
+        return known or self._part(value)
+
+    def _part(self, value: Any) -> Part | None:
+        if type(value) is int and not -_LARGEST <= value < 2 * _LARGEST:
+            return None
+        try:
+            part = self._values.part(value)
+        except InvalidRequest:
+            return None
+        if not part[1]:  # the wildcard has no place in an identifier
+            return None
+        if type(value) is int or (type(value) is str and len(value) <= _LONGEST_REMEMBERED):
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            self._known[value] = part
+        return part

@@ -1,0 +1,278 @@
+"""Rows checked and made canonical, many at a time, with the outcome that `model` has for each of them.
+
+The fast way only ever accepts: JSON is read straight into typed rows, and each field looks at its distinct values. What
+is not plainly acceptable goes through the model's own check, row by row, so that every refusal is written in one place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import msgspec
+
+from aviso_server.errors import InvalidRequest, RequestError
+from aviso_server.model.bulk import Bulk
+from aviso_server.model.fields import SpatialField
+from aviso_server.model.json_value import compact
+from aviso_server.model.schema import MAX_PAYLOAD_DEPTH, EventType, GenericType
+from aviso_server.pipeline.load.envelope import Notice, read_row
+from aviso_server.pipeline.load.faults import Fault, fault_of
+from aviso_server.pipeline.load.taken import NOTHING, Outcome, Taken, TakenRow, Wanted
+from aviso_server.pipeline.load.times import Times
+
+__all__ = ["Checker", "Notices"]
+
+Item = TypeVar("Item")
+
+Notices = Mapping[int, Notice | RequestError]
+"""Rows as a whole, or why they cannot be read, by place."""
+
+# Integers of 19 digits and more: beyond 64 bits the two readers of JSON take them differently.
+_DIGITS = bytes(0x30 if 0x30 <= each <= 0x39 else 0 for each in range(256))
+_LONG = b"0" * 19
+_SHORTEST_DEEP = 2 * MAX_PAYLOAD_DEPTH  # bytes: a shorter text cannot nest too deep
+
+_identifier, _payload, _event_type = attrgetter("identifier"), attrgetter("payload"), attrgetter("event_type")
+
+
+class Checker:
+    """Checks rows against one event type."""
+
+    def __init__(self, event_type: EventType | GenericType, wanted: Wanted, latest: int) -> None:
+        self._event_type = event_type
+        self._wanted = wanted
+        self._times = Times(latest)
+        self._bulk: Bulk | None = None
+        self._needs_payload = False
+        if isinstance(event_type, EventType) and event_type.fields:
+            self._bulk = Bulk(event_type)
+            self._needs_payload = bool(event_type.payload_required)
+            self._decode = msgspec.json.Decoder(_row_type(event_type)).decode
+            self._values = [attrgetter(f"f{place}") for place in range(len(self._bulk.names))]
+
+    def lines(self, lines: Sequence[bytes]) -> Outcome:
+        """What becomes of rows that are JSON texts."""
+        if self._bulk is None:
+            return self._slowly(NOTHING, range(len(lines)), lines)
+        rows = self._decoded(lines)
+        slow = [place for place, row in enumerate(rows) if row is None] if None in rows else []
+        places: Sequence[int] = range(len(rows))
+        if slow:
+            places = [place for place, row in enumerate(rows) if row is not None]
+            rows = [rows[place] for place in places]
+        payloads = list(map(compact, map(_payload, rows)))
+        if odd := self._odd(rows, payloads):
+            slow += [places[at] for at in odd]
+            gone = set(odd)
+            places = [place for at, place in enumerate(places) if at not in gone]
+            rows = [row for at, row in enumerate(rows) if at not in gone]
+            payloads = [payload for at, payload in enumerate(payloads) if at not in gone]
+        identifiers = list(map(_identifier, rows))
+        columns = [list(map(value, identifiers)) for value in self._values]
+        given = list(map(msgspec.json.encode, identifiers)) if self._wanted.given else None
+        times = [row.time for row in rows] if self._wanted.history else None
+        taken, refused = self._quickly(places, columns, payloads, given, times)
+        return self._slowly(taken, slow + refused, lines) if slow or refused else Outcome(taken, {})
+
+    def _decoded(self, lines: Sequence[bytes]) -> list[Any]:
+        """Plain rows; None in the place of those that are not plain."""
+        rows: list[Any] = []
+        left = iter(lines)
+        while len(rows) < len(lines):
+            try:
+                rows.extend(map(self._decode, left))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                rows.append(None)  # those before it have been added
+        return rows
+
+    def _odd(self, rows: Sequence[Any], payloads: Sequence[bytes]) -> list[int]:
+        """The places of rows that need a closer look."""
+        odd: set[int] = set()
+        if not set(map(_event_type, rows)) <= {None, self._event_type.name}:
+            odd |= {at for at, row in enumerate(rows) if row.event_type not in (None, self._event_type.name)}
+        if self._needs_payload and b"null" in payloads:
+            odd |= {at for at, payload in enumerate(payloads) if payload == b"null"}
+        if max(map(len, payloads), default=0) > _SHORTEST_DEEP:
+            odd |= {
+                at
+                for at, payload in enumerate(payloads)
+                if len(payload) > _SHORTEST_DEEP and payload.count(b"[") + payload.count(b"{") > MAX_PAYLOAD_DEPTH
+            }
+        odd |= _with_long_numbers(payloads)
+        return sorted(odd)
+
+    def table(
+        self, columns: Sequence[Sequence[Any]], payloads: Sequence[bytes], times: Sequence[Any] | None, others: Notices
+    ) -> Outcome:
+        """What becomes of rows in columns, one for each field by name; rows in `others` are not plain: see there.
+
+        Payloads are canonical already.
+        """
+        if self._bulk is None:
+            return self._each(NOTHING, others)
+        names, count = self._bulk.names, len(payloads)
+        if others:
+            kept = [place for place in range(count) if place not in others]
+            columns = [[column[place] for place in kept] for column in columns]
+            payloads = [payloads[place] for place in kept]
+            times = None if times is None else [times[place] for place in kept]
+        else:
+            kept = list(range(count))
+        given = _objects(names, columns) if self._wanted.given else None
+        taken, refused = self._quickly(kept, columns, payloads, given, times)
+        if not refused and not others:
+            return Outcome(taken, {})
+        at = {place: number for number, place in enumerate(kept)} if refused else {}
+        again = {
+            place: Notice(
+                {name: column[at[place]] for name, column in zip(names, columns, strict=True)},
+                msgspec.json.decode(payloads[at[place]]),
+                None if times is None else times[at[place]],
+            )
+            for place in refused
+        }
+        return self._each(taken, {**again, **others})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields that `table` wants columns for, in order; none if it takes rows as a whole only."""
+        return () if self._bulk is None else self._bulk.names
+
+    @property
+    def needs_payload(self) -> bool:
+        """True if rows without a payload are refused."""
+        return self._needs_payload
+
+    def _quickly(
+        self,
+        places: Sequence[int],
+        columns: Sequence[Sequence[Any]],
+        payloads: Sequence[bytes],
+        given: Sequence[bytes] | None,
+        times: Sequence[Any] | None,
+    ) -> tuple[Taken, list[int]]:
+        """The rows that are plainly acceptable, and the places of the others."""
+        if not places:
+            return NOTHING, []
+        assert self._bulk is not None
+        if self._wanted.history:
+            return self._whole(places, columns, payloads, times or [None] * len(places))
+        gone = self._bulk.refused(columns)
+        if not gone:
+            return Taken(places, payloads, given or ()), []
+        kept = _others(gone, len(places))
+        taken = Taken(_picked(places, kept), _picked(payloads, kept), () if given is None else _picked(given, kept))
+        return taken, _picked(places, gone)
+
+    def _whole(
+        self, places: Sequence[int], columns: Sequence[Sequence[Any]], payloads: Sequence[bytes], times: Sequence[Any]
+    ) -> tuple[Taken, list[int]]:
+        """The same with all that the archive keeps."""
+        assert self._bulk is not None
+        moments = self._times.read(times)
+        gone = [at for at, time in enumerate(moments) if time is None]
+        if gone:
+            kept = _others(gone, len(places))
+            columns = [_picked(column, kept) for column in columns]
+        else:
+            kept = list(range(len(places)))
+        found = self._bulk.canonical(columns)
+        if found.refused:
+            gone += [kept[at] for at in found.refused]
+            kept = [kept[at] for at in _others(found.refused, len(kept))]
+        taken = Taken(
+            _picked(places, kept),
+            _picked(payloads, kept),
+            (),
+            found.identifiers,
+            found.topics,
+            found.boxes or (),
+            [time for time in _picked(moments, kept) if time is not None],
+        )
+        return taken, _picked(places, gone)
+
+    def _slowly(self, taken: Taken, places: Iterable[int], lines: Sequence[bytes]) -> Outcome:
+        return self._each(taken, {place: self._read(lines[place]) for place in places})
+
+    def _read(self, line: bytes) -> Notice | RequestError:
+        try:
+            return read_row(line, self._event_type.name)
+        except RequestError as error:
+            return error
+
+    def _each(self, taken: Taken, notices: Notices) -> Outcome:
+        """One by one, by the model's own check."""
+        rows: list[TakenRow] = []
+        faults: dict[int, Fault] = {}
+        for place, notice in notices.items():
+            try:
+                if isinstance(notice, RequestError):
+                    raise notice
+                rows.append(self._check(place, notice))
+            except RequestError as error:
+                faults[place] = fault_of(error)
+        return Outcome(taken.joined(rows, self._wanted), faults)
+
+    def _check(self, place: int, notice: Notice) -> TakenRow:
+        try:
+            draft = self._event_type.check(notice.identifier, notice.payload)
+        except RecursionError:
+            raise InvalidRequest(
+                f"Field 'payload' nests deeper than {MAX_PAYLOAD_DEPTH} levels", field="payload"
+            ) from None
+        time = self._times.read_one(notice.time) if self._wanted.history else 0
+        given = compact(notice.identifier) if self._wanted.given else b""
+        return TakenRow(place, draft.payload, given, draft.identifier, draft.topic, draft.box, time)
+
+
+def _others(places: Sequence[int], count: int) -> list[int]:
+    """All places but these."""
+    gone = set(places)
+    return [place for place in range(count) if place not in gone]
+
+
+def _picked(column: Sequence[Item], places: Sequence[int]) -> list[Item]:
+    return [column[place] for place in places]
+
+
+def _objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
+    """The identifiers in columns as JSON objects."""
+    members = [
+        [name + b":" + compact(value) for value in column]
+        for name, column in zip(map(compact, names), columns, strict=True)
+    ]
+    return [b"{" + b",".join(row) + b"}" for row in zip(*members, strict=True)]
+
+
+def _row_type(event_type: EventType) -> Any:
+    """The type of a plain row of an event type; what does not fit is looked at slowly."""
+    fields: list[Any] = []
+    for place, name in enumerate(sorted(event_type.fields)):
+        kind: Any = Any if isinstance(event_type.fields[name], SpatialField) else str | int | float
+        fields.append((f"f{place}", kind, msgspec.field(name=name)))
+    identifier = msgspec.defstruct("Identifier", fields, forbid_unknown_fields=True, gc=False)
+    members: list[Any] = [
+        ("identifier", identifier),
+        ("payload", Any, None),
+        ("time", Any, None),
+        ("event_type", str | None, None),
+    ]
+    return msgspec.defstruct("PlainRow", members, forbid_unknown_fields=True, gc=False)
+
+
+def _with_long_numbers(payloads: Sequence[bytes]) -> set[int]:
+    """The places of payloads that have so many digits in a row that they may be an integer beyond 64 bits."""
+    found: set[int] = set()
+    digits = b" ".join(payloads).translate(_DIGITS)
+    place = digits.find(_LONG)
+    ends: list[int] = []
+    while place >= 0:  # hardly ever
+        ends = ends or list(accumulate([len(payload) + 1 for payload in payloads]))
+        at = bisect_right(ends, place)
+        found.add(at)
+        place = digits.find(_LONG, ends[at])
+    return found
