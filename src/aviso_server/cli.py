@@ -7,6 +7,7 @@ import click
 from aviso_server.commands.backup import backup, restore
 from aviso_server.commands.check import check
 from aviso_server.commands.health import health
+from aviso_server.commands.pipeline import pipeline
 from aviso_server.commands.replay import replay
 from aviso_server.commands.schema import schema
 from aviso_server.commands.serve import serve
@@ -32,5 +33,5 @@ def main() -> None:
     """
 
 
-for command in (serve, check, schema, replay, health, backup, restore, version):
+for command in (serve, check, schema, replay, health, backup, restore, pipeline, version):
     main.add_command(command)

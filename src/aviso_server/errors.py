@@ -5,7 +5,10 @@
     ├── RequestError             a request that must be refused; carries field, message and details
     │   ├── MalformedRequest     the body is not a request: bad JSON, unknown member, wrong shape
     │   ├── UnknownEventType     strict mode and nobody configured this event type
-    │   └── InvalidRequest       well-formed, but a field, a start point or an area is not acceptable
+    │   ├── InvalidRequest       well-formed, but a field, a start point or an area is not acceptable
+    │   └── KeyRefused           nothing can be stored under this idempotency key
+    │       ├── KeyReused        it stands for another notification already
+    │       └── KeyInDoubt       nobody can tell any more whether its notification was stored
     ├── PipelineError            Spark cannot read from or write to a server; says which option, row or request
     │   └── Refused              the server did not accept a request; carries its status and code
     └── LogError                 the place where notifications live cannot do what was asked
@@ -24,6 +27,9 @@ __all__ = [
     "AvisoError",
     "ConfigError",
     "InvalidRequest",
+    "KeyInDoubt",
+    "KeyRefused",
+    "KeyReused",
     "LogDamaged",
     "LogError",
     "LogInUse",
@@ -109,6 +115,30 @@ class UnknownEventType(RequestError):
 
 class InvalidRequest(RequestError):
     """Well-formed, but a field, a start point or an area is not acceptable."""
+
+
+class KeyRefused(RequestError):
+    """Nothing can be stored under this idempotency key."""
+
+    reason = "Nothing can be stored under this idempotency key"
+
+    def __init__(self) -> None:
+        super().__init__(self.reason, field="idempotency_key")
+
+
+class KeyReused(KeyRefused):
+    """The idempotency key stands for another notification already."""
+
+    reason = "The idempotency key was used for other content before; use a new key for every new notification"
+
+
+class KeyInDoubt(KeyRefused):
+    """The first publish under the idempotency key was interrupted, and nobody can tell any more what came of it."""
+
+    reason = (
+        "An earlier publish under this idempotency key was interrupted, and what it may have stored is gone by now; "
+        "look whether it has arrived and, if it has not, publish it under a new key"
+    )
 
 
 class PipelineError(AvisoError):

@@ -36,7 +36,7 @@ ADDRESS = "127.0.0.1:8000"
 @pytest.fixture
 def example_server(tmp_path: Path) -> Iterator[Server]:
     """What `make serve` starts, on a free port and with its data in a directory of its own."""
-    environment = {"AVISOSERVER_APPLICATION__PORT": "0"}
+    environment = {"AVISOSERVER_APPLICATION__PORT": "0", "AVISOSERVER_ARCHIVE__ENABLED": "false"}
     with Server(ROOT / "examples" / "config.yaml", tmp_path / "server", environment) as running:
         yield running
 

@@ -31,6 +31,7 @@ OURS = (
     "auth.jwks_url",
     "auth.public_key_file",
     "auth.verify_not_before",
+    "idempotency.",
     "limits.",
     "logging.otlp.",
     "notification_backend.jetstream.credentials_file",

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from aviso_server.config import shown
-from aviso_server.config.unavailable import FEATURES
 from tests.config.configurations import EVENT_TYPE, inspected, keys, problems_at
 
 AUTH = """
@@ -18,7 +17,6 @@ auth:
   jwt_secret: s3cret
   admin_roles: {localrealm: [admin]}
 """
-SWITCHED_ON = "not available in this version"
 
 
 def test_case_221_unknown_kind(tmp_path: Path) -> None:
@@ -117,16 +115,13 @@ def test_case_224_metrics(port: str, tmp_path: Path) -> None:
     assert len(problems_at(found, "metrics.port")) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("archive: {enabled: true}", "archive.enabled"),
-    ],
-)
-def test_what_this_version_cannot_do(text: str, key: str, tmp_path: Path) -> None:
+def test_an_archive_needs_a_log_that_survives_a_restart(tmp_path: Path) -> None:
+    for kind in ("sqlite", "jetstream"):
+        assert inspected(tmp_path, f"archive: {{enabled: true}}\nnotification_backend: {{kind: {kind}}}").problems == ()
+    text = "archive: {enabled: true}\nnotification_backend: {kind: in_memory}"
     [problem] = inspected(tmp_path, text).problems
-    assert problem.key == key
-    assert SWITCHED_ON in problem.message
+    assert problem.key == "archive.enabled"
+    assert "survives a restart" in problem.message
 
 
 def test_switched_off_features_may_be_configured(tmp_path: Path) -> None:
@@ -139,13 +134,6 @@ def test_switched_off_features_may_be_configured(tmp_path: Path) -> None:
     found = inspected(tmp_path, text)
     assert found.problems == ()
     assert found.settings.archive.interval == 60 * 10**9
-
-
-def test_the_table_of_missing_features_is_the_documented_one() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    chapter = " ".join(page.partition("## Not available in this version")[2].split()).lower()
-    for feature in FEATURES:
-        assert feature.lower() in chapter
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
     def serve(page: str) -> Server:
         if page not in running:
-            environment = {"AVISOSERVER_APPLICATION__PORT": "0"}
+            environment = {"AVISOSERVER_APPLICATION__PORT": "0", "AVISOSERVER_ARCHIVE__ENABLED": "false"}
             directory = tmp_path_factory.mktemp("example")
             running[page] = Server(ROOT / "examples" / "config.yaml", directory, environment).start()
             if page in FILTERING:

@@ -25,9 +25,8 @@ SECONDS = 20.0
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """What `make serve` starts, on a free port and with its data in a directory of its own."""
-    with Server(
-        ROOT / "examples" / "config.yaml", tmp_path / "server", {"AVISOSERVER_APPLICATION__PORT": "0"}
-    ) as running:
+    environment = {"AVISOSERVER_APPLICATION__PORT": "0", "AVISOSERVER_ARCHIVE__ENABLED": "false"}
+    with Server(ROOT / "examples" / "config.yaml", tmp_path / "server", environment) as running:
         yield running
 
 
@@ -97,6 +96,10 @@ def test_commands_of_the_readme_do_what_it_says(server: Server, tmp_path: Path) 
 
 def test_commands_of_getting_started_do_what_it_says(server: Server, tmp_path: Path) -> None:
     run_page(ROOT / "docs" / "getting-started.md", server, tmp_path)
+
+
+def test_commands_of_publishing_do_what_it_says(server: Server, tmp_path: Path) -> None:
+    run_page(ROOT / "docs" / "publishing.md", server, tmp_path)
 
 
 @pytest.mark.parametrize("name", PAGES)

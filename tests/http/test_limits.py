@@ -161,8 +161,11 @@ def test_a_second_request_that_never_ends(impatient: tuple[Server, int]) -> None
 
 
 def test_an_idle_connection_is_closed(impatient: tuple[Server, int]) -> None:
-    answer = _sent(impatient[0], b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    server, port = impatient
+    before = scrape(server, port).value("aviso_limit_refusals_total", limit="idle_timeout")
+    answer = _sent(server, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer.endswith(b'{"status":"ok"}')
+    assert scrape(server, port).value("aviso_limit_refusals_total", limit="idle_timeout") > before
 
 
 def test_patience_does_not_end_streams_or_slow_but_steady_requests(impatient: tuple[Server, int]) -> None:

@@ -32,12 +32,15 @@ OPERATIONS = {
     ("get", "/api/v1/schema"): "schema",
     ("get", "/api/v1/schema/{event_type}"): "schema",
     ("post", "/api/v1/notification"): "notification",
+    ("post", "/api/v1/notifications"): "notification",
     ("post", "/api/v1/watch"): "streaming",
     ("post", "/api/v1/replay"): "streaming",
+    ("get", "/api/v1/admin/overview"): "admin",
     ("delete", "/api/v1/admin/notification/{notification_id}"): "admin",
     ("delete", "/api/v1/admin/wipe/stream"): "admin",
     ("delete", "/api/v1/admin/wipe/all"): "admin",
     ("get", "/api/v1/auth/check"): "general",
+    ("get", "/api/v1/streams"): "streaming",
 }
 POSTS = ["notification", "watch", "replay"]
 MAKERS = {"Refusal.error", "MalformedRequest", "Endpoint"}
@@ -56,7 +59,10 @@ CATALOGUE = [
     ("TOO_MANY_REQUESTS", "429", [*POSTS, "admin/wipe/all"]),
     ("SERVICE_UNAVAILABLE", "503", [*POSTS, "admin/wipe/all"]),
     ("NOTIFICATION_PROCESSING_FAILED", "500", ["notification"]),
-    ("NOTIFICATION_STORAGE_FAILED", "500", ["notification"]),
+    ("NOTIFICATION_STORAGE_FAILED", "500", ["notification", "notifications"]),
+    ("IDEMPOTENCY_KEY_REUSED", "422", ["notification", "notifications"]),
+    ("IDEMPOTENCY_KEY_IN_DOUBT", "409", ["notification", "notifications"]),
+    ("BATCH_REFUSED", "400", ["notifications"]),
     ("SSE_STREAM_INITIALIZATION_FAILED", "500", ["watch"]),
     ("INTERNAL_ERROR", "500", POSTS),
 ]
@@ -198,7 +204,8 @@ def test_stream_examples_are_streams(document: Document) -> None:
     event = validator(document, {"$ref": "#/components/schemas/CloudEvent"})
     for endpoint in ("watch", "replay"):
         answer = document["paths"][f"/api/v1/{endpoint}"]["post"]["responses"]["200"]
-        others = {"application/vnd.apache.arrow.stream", "application/x-ndjson"} if endpoint == "replay" else set()
+        tables = {"application/vnd.apache.arrow.stream", "application/vnd.apache.parquet", "application/x-ndjson"}
+        others = tables if endpoint == "replay" else set()
         assert answer["content"].keys() == {"text/event-stream", *others}
         for text in examples(answer["content"]["text/event-stream"]).values():
             raw = text.encode()
@@ -220,6 +227,16 @@ def test_every_request_example_works(server: Server, document: Document) -> None
         assert answer.status == 200, f"{name}: {answer.body.decode()}"
         check = document["paths"]["/api/v1/notification"]["post"]["responses"]["200"]["content"]["application/json"]
         assert validator(document, check["schema"]).is_valid(answer.json())
+    client.wipe_all()
+    operation = document["paths"]["/api/v1/notifications"]["post"]
+    for name, batch in request_examples(document, "/api/v1/notifications").items():
+        answer = client.answer("notifications", batch)
+        assert (answer.status, answer.json()["refused"]) == (200, 0), f"{name}: {answer.body.decode()}"
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        assert validator(document, schema).is_valid(answer.json())
+    client.wipe_all()
+    for request in published.values():
+        client.answer("notification", request)
     for name, request in request_examples(document, "/api/v1/watch").items():
         with client.open("watch", request) as stream:
             assert stream.status == 200, f"{name}: {stream.body.decode()}"
