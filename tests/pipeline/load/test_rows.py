@@ -138,7 +138,8 @@ def test_every_line_is_in_one_piece_wherever_files_are_cut(
         return
     file.write_bytes(content)
     given = Input("cut", str(file), "ndjson", False, len(content))
-    seen, before = [], 0
+    seen: list[tuple[bytes, int, int]] = []
+    before = 0
     for split in cut([given], size):
         with file.open("rb") as opened:
             passed = 0

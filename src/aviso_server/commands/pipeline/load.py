@@ -7,7 +7,8 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from aviso_server.pipeline.options import Options
 
 __all__ = ["load"]
+
+Opened = Callable[[], AbstractContextManager["Loading"]]
+"""Starts Spark and finds the files."""
 
 TOO_MANY = 3
 """The exit code that says: more rows were refused than --max-bad allows."""
@@ -108,14 +112,14 @@ def load(
         options = None if history or (dry_run and url is None) else _options(place, token, user)
         kind = _kind(place, event_type, options)
         folder = quarantine or (None if dry_run else place.settings.archive.work_path / "quarantine")
-        with _loading(place, files, form, kind, folder, limit) as loading:
-            if history:
-                command.history(loading, kind.base)
-            elif dry_run:
-                command.check(loading)
-            else:
-                assert options is not None
-                command.publish(loading, options)
+        opened = partial(_loading, place, files, form, kind, folder, limit)
+        if history:
+            command.history(opened, kind.base)
+        elif dry_run:
+            command.check(opened)
+        else:
+            assert options is not None
+            command.publish(opened, options)
     except AvisoError as error:
         _fail(error)
 
@@ -183,12 +187,12 @@ class _Command:
         self._batch = batch
         self._latest = time.time_ns()
 
-    def check(self, loading: Loading) -> None:
+    def check(self, opened: Opened) -> None:
         """Only report."""
-        with self._told(loading), _bar("checking") as told:
+        with opened() as loading, self._told(loading), _bar("checking") as told:
             loading.check(self._latest, told)
 
-    def publish(self, loading: Loading, options: Options) -> None:
+    def publish(self, opened: Opened, options: Options) -> None:
         """Check, then publish."""
         from aviso_server.pipeline.load.ledger import LoadLedger
 
@@ -196,7 +200,12 @@ class _Command:
         if self._again:
             ledger.forget(uuid.uuid4().hex)
         result: list[Published] = []
-        with self._told(loading, result), _bar("checking") as checked, _bar("publishing") as told:
+        with (
+            opened() as loading,
+            self._told(loading, result),
+            _bar("checking") as checked,
+            _bar("publishing") as told,
+        ):
 
             def heard(so_far: Published, total: int) -> None:
                 result[:] = [so_far]
@@ -204,26 +213,29 @@ class _Command:
 
             loading.publish(options, ledger, self._batch, self._latest, checked, heard)
 
-    def history(self, loading: Loading, stream: str) -> None:
-        """Check, then import."""
+    def history(self, opened: Opened, stream: str) -> None:
+        """Check, then import; Spark starts only when nothing is in the way."""
         from aviso_server.pipeline.archive.keeper import Keeper
         from aviso_server.pipeline.load.history import refuse_if_archived
 
-        keeper = Keeper(self._place.path, self._place.work, self._place.spark)
         refuse_if_archived(self._place.path, stream)
+        keeper = Keeper(self._place.path, self._place.work, self._place.spark)
         keeper.lock()
-        imported: list[int] = []
         try:
-            with self._told(loading, imported=imported), _bar("checking") as checked, _bar("importing") as told:
-                imported.append(
-                    with_untouched_stream(
-                        self._place.settings,
-                        stream,
-                        lambda: loading.import_history(self._place.path, self._latest, checked, told),
-                    )
-                )
+            with_untouched_stream(self._place.settings, stream, lambda: self._import(opened))
         finally:
             keeper.close()
+
+    def _import(self, opened: Opened) -> int:
+        imported: list[int] = []
+        with (
+            opened() as loading,
+            self._told(loading, imported=imported),
+            _bar("checking") as checked,
+            _bar("importing") as told,
+        ):
+            imported.append(loading.import_history(self._place.path, self._latest, checked, told))
+        return imported[0]
 
     @contextmanager
     def _told(

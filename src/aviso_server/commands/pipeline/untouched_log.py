@@ -29,27 +29,24 @@ def with_untouched_stream(settings: Settings, stream: str, work: Callable[[], in
 
     PipelineError if the stream has ever had a notification, or if a server is running on the log.
     """
-    return asyncio.run(_held(settings, stream, work))
-
-
-async def _held(settings: Settings, stream: str, work: Callable[[], int]) -> int:
     path = settings.notification_backend.sqlite.path
     path.mkdir(parents=True, exist_ok=True)
     log = SqliteLog(path)
-    try:
-        await log.open()
-    except LogInUse as error:
-        raise PipelineError(f"history is imported while no server runs: {error}") from None
-    try:
-        state = await log.state(stream)
-        if state.last:
-            raise PipelineError(
-                f"stream '{stream}' has notifications already, up to sequence {state.last} in the log: history can be "
-                "imported only before the first notification. Publish these rows instead"
-            )
-        count = await asyncio.to_thread(work)
-        if count:
-            await log.advance(stream, count)
-        return count
-    finally:
-        await log.close()
+    with asyncio.Runner() as loop:
+        try:
+            loop.run(log.open())
+        except LogInUse as error:
+            raise PipelineError(f"history is imported while no server runs: {error}") from None
+        try:
+            state = loop.run(log.state(stream))
+            if state.last:
+                raise PipelineError(
+                    f"stream '{stream}' has notifications already, up to sequence {state.last} in the log: history can "
+                    "be imported only before the first notification. Publish these rows instead"
+                )
+            count = work()
+            if count:
+                loop.run(log.advance(stream, count))
+            return count
+        finally:
+            loop.run(log.close())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
@@ -31,14 +32,15 @@ __all__ = ["Reading"]
 _MEGABYTE = 1024 * 1024
 _FIRST = Budget(rows=25_000, bytes=8 * _MEGABYTE)
 """What is fetched first: little, so that the first notification comes soon."""
-_MOST = Budget(rows=1_000_000, bytes=32 * _MEGABYTE)
+_MOST = Budget(rows=1_000_000, bytes=24 * _MEGABYTE)
 """What is fetched at once later on: bounds the memory."""
 _FIRST_SEARCH = Budget(rows=50_000, bytes=sys.maxsize)
-_MOST_SEARCH = Budget(rows=4_000_000, bytes=sys.maxsize)
+_MOST_SEARCH = Budget(rows=5_000_000, bytes=sys.maxsize)
 """What is searched at once: only sequences come back."""
 _SMALL = 4 * _MEGABYTE
 """What is read at once without being searched: a second job would take longer."""
-_GROWTH = 4
+_GROWTH, _SEARCH_GROWTH = 4, 10
+_AT_ONCE = 2  # fetches: while one reads, the next one is prepared
 _MANY = 0.25  # if so many rows pass, they are not worth to be searched for first
 _MOST_ATTEMPTS = 3
 
@@ -69,7 +71,7 @@ class Reading:
         storage: Storage,
         footers: Footers,
         scanner: Scanner,
-        searching: Executor,
+        working: Executor,
         tagged: Callable[[], AbstractContextManager[None]],
         stopped: threading.Event,
     ) -> None:
@@ -80,10 +82,11 @@ class Reading:
         self._storage = storage
         self._footers = footers
         self._scanner = scanner
-        self._searching = searching
+        self._working = working
         self._tagged = tagged
         self._stopped = stopped
         self._conditions: dict[Sight, Condition] = {}
+        self._used: set[DataFile] = set()  # since it began, or began again
         self._share = 1.0 if wanted.is_open else 0.0  # of rows that passed lately
         self._fetching = _FIRST
         self._search = _FIRST_SEARCH
@@ -92,9 +95,8 @@ class Reading:
         """The notifications in order; ends early when stopped. PipelineError if they cannot be read."""
         position, attempts = self._start, 1
         while position <= self._end:
-            files: list[DataFile] = []
             try:
-                for covered, table in self._from(position, files):
+                for covered, table in self._from(position):
                     if table.num_rows:
                         yield table
                     position, attempts = covered + 1, 1
@@ -105,42 +107,64 @@ class Reading:
                 if self._stopped.is_set():
                     return
                 # Merging takes the place of files; whoever was reading them begins again where it was.
-                if attempts == _MOST_ATTEMPTS or look(self._folder, self._storage)[1] == files:
+                merged = self._used.difference(look(self._folder, self._storage)[1])
+                if attempts == _MOST_ATTEMPTS or not merged:
                     raise reason(error) from error
                 attempts += 1
 
-    def _from(self, position: int, seen: list[DataFile]) -> Iterator[tuple[int, pa.Table]]:
+    def _from(self, position: int) -> Iterator[tuple[int, pa.Table]]:
         """Pairs of a sequence and all notifications up to it since the one before."""
-        step = self._plan(position, seen)
-        while step is not None and not self._stopped.is_set():
+        fetches: deque[tuple[int, Future[pa.Table]]] = deque()
+        self._used.clear()
+        try:
+            for part in self._parts(position):
+                if self._stopped.is_set():
+                    return
+                if part is not None:
+                    chunk, step = part
+                    fetches.append((chunk.last, self._working.submit(self._fetch, chunk, step)))
+                while fetches and (part is None or len(fetches) == _AT_ONCE):
+                    covered, fetch = fetches.popleft()
+                    yield covered, fetch.result()
+            for covered, fetch in fetches:
+                yield covered, fetch.result()
+        finally:
+            for _, fetch in fetches:
+                fetch.cancel()
+
+    def _parts(self, position: int) -> Iterator[tuple[Chunk, _Step] | None]:
+        """What to fetch, in order; None before something has to be waited for."""
+        step = self._plan(position)
+        while step is not None:
             group = step.group
+            following: _Step | None = None
             if step.search is None:
-                following = None
-                yield group.last, self._fetch(Chunk(group.first, group.last, group.files, None), step)
+                yield Chunk(group.first, group.last, group.files, None), step
             else:
+                yield None
                 hits = step.search.result()
                 self._share = len(hits) / max(1, group.rows)
                 # While this group's notifications are fetched, the next one is searched.
-                following = self._plan(group.last + 1, seen)
+                following = self._plan(group.last + 1)
                 for chunk in chunks(group, hits, self._fetching):
-                    if self._stopped.is_set():
-                        return
-                    yield chunk.last, self._fetch(chunk, step)
-            step = following or self._plan(group.last + 1, seen)
+                    yield chunk, step
+            step = following or self._plan(group.last + 1)
 
-    def _plan(self, position: int, seen: list[DataFile]) -> _Step | None:
+    def _plan(self, position: int) -> _Step | None:
         marks, files = look(self._folder, self._storage)
-        seen[:] = files
         position = max(position, marks.wiped_through + 1)
+        if position > self._end:
+            return None
         direct = self._share >= _MANY
         budget = self._fetching if direct else self._search
         group = next_group(files, self._footers, self._wanted, position, self._end, budget)
         if group is None:
             return None
+        self._used.update(group.files)
         if direct or group.bytes <= _SMALL:
             return _Step(group, marks, None)
-        self._search = Budget(min(_MOST_SEARCH.rows, self._search.rows * _GROWTH), _MOST_SEARCH.bytes)
-        return _Step(group, marks, self._searching.submit(self._hits, group))
+        self._search = Budget(min(_MOST_SEARCH.rows, self._search.rows * _SEARCH_GROWTH), _MOST_SEARCH.bytes)
+        return _Step(group, marks, self._working.submit(self._hits, group))
 
     def _hits(self, group: Group) -> Hits:
         """The sequences of what seems to be wanted."""
@@ -171,8 +195,9 @@ class Reading:
         if condition.doubt is not None:
             columns |= condition.reads
             select.append(condition.doubt.alias(DOUBT))
+        pages = chunk.picked is not None or len(chunk.files) == 1
         with self._tagged():
-            found = self._scanner.rows(chunk.files, columns, test, select, pages=True)
+            found = self._scanner.rows(chunk.files, columns, test, select, pages)
         if chunk.picked is None and step.search is None:
             self._share = found.num_rows / max(1, step.group.rows)
         self._fetching = Budget(

@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
 _BATCH_ROWS = 8192
 _GLANCE = 0.05  # seconds between two looks whether anybody still waits
 _MOST_READINGS = 32
-_MOST_SEARCHES = 8
+_MOST_JOBS = 16
 
 
 class ColdReplay:
@@ -54,7 +54,7 @@ class ColdReplay:
         self._scanner = Scanner(session)
         self._pools = _Pools()
         self._reading = ThreadPoolExecutor(_MOST_READINGS, "cold-replay")
-        self._searching = ThreadPoolExecutor(_MOST_SEARCHES, "cold-search")
+        self._working = ThreadPoolExecutor(_MOST_JOBS, "cold-job")
 
     def read(self, wanted: Filter, start: int, end: int, cancelled: threading.Event) -> Iterator[pa.RecordBatch]:
         """The archived notifications that the filter lets through, ascending, from one sequence to another.
@@ -73,7 +73,7 @@ class ColdReplay:
                 self._storage,
                 self._footers,
                 self._scanner,
-                self._searching,
+                self._working,
                 partial(self._scanner.tagged, tag, pool),
                 stopped,
             )
@@ -102,7 +102,7 @@ class ColdReplay:
     def close(self) -> None:
         """Let go of the threads."""
         self._reading.shutdown(wait=False, cancel_futures=True)
-        self._searching.shutdown(wait=False, cancel_futures=True)
+        self._working.shutdown(wait=False, cancel_futures=True)
 
     def _files(self, stream: str) -> list[DataFile]:
         return listing(stream_folder(self._root, stream), self._storage)

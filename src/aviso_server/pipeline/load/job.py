@@ -38,26 +38,28 @@ def check_all(session: SparkSession, splits: Sequence[Split], task: CheckTask, t
 
 
 def run_watched(session: SparkSession, work: Callable[[], Any], total: int, told: Told) -> Any:
-    """Run a job of Spark and tell how far it is; PipelineError if it fails."""
-    answer: list[Any] = []
-    failure: list[BaseException] = []
+    """Run a job of Spark and tell how far it is; PipelineError if it fails.
 
-    def run() -> None:
-        try:
-            answer.append(work())
-        except BaseException as error:  # handed over to the thread that waits
-            failure.append(error)
+    The job runs in the caller's thread: Spark finds data sources only from the thread that made the session.
+    """
+    ended = threading.Event()
 
-    thread = threading.Thread(target=run, name="load", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_POLL)
-        with contextlib.suppress(Exception):  # a remote session cannot tell
-            tracker = session.sparkContext.statusTracker()
-            stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
-            told(sum(each.numCompletedTasks for each in stages if each is not None), total)
-    if failure:
-        error = failure[0]
-        raise error if isinstance(error, AvisoError) else PipelineError(reason(error))
-    told(total, total)
-    return answer[0]
+    def watch() -> None:
+        while not ended.wait(_POLL):
+            with contextlib.suppress(Exception):  # a remote session cannot tell
+                tracker = session.sparkContext.statusTracker()
+                stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+                told(sum(each.numCompletedTasks for each in stages if each is not None), total)
+
+    watching = threading.Thread(target=watch, name="load progress", daemon=True)
+    watching.start()
+    try:
+        return work()
+    except AvisoError:
+        raise
+    except Exception as error:  # Spark has many ways to say that a task failed
+        raise PipelineError(reason(error)) from None
+    finally:
+        ended.set()
+        watching.join()
+        told(total, total)
