@@ -10,26 +10,29 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from aviso_server.errors import PipelineError
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 from aviso_server.model.schema import GenericType
 from aviso_server.pipeline.archive.hadoop import HadoopStorage
-from aviso_server.pipeline.archive.layout import data_path
+from aviso_server.pipeline.archive.layout import data_path, listing
 from aviso_server.pipeline.archive.tombstones import mark_deleted, mark_wiped
 from aviso_server.pipeline.cold.replay import ColdReplay
+from aviso_server.pipeline.cold.scan import Scanner
 from tests.model.event_types import event_type
 from tests.pipeline.cold.scene import FIRST_TIME, SECOND, numbered, read, store, wanted_rows
 
 KIND = event_type("flood", {"region": "StringHandler", "step": "IntHandler"}, "floods", ["region"])
 EVERYTHING = KIND.compile({}, "replay")
-ROWS = 60_000
+ROWS = 30_000
 PAYLOAD = "x" * 2_000
 
 
-def wide(root: Path, rows: int = ROWS, file_rows: int = 20_000) -> list[int]:
+def wide(root: Path, rows: int = ROWS, file_rows: int = 10_000) -> list[int]:
     """A stream with large notifications, made column by column; returns the steps."""
     steps = np.random.default_rng(5).integers(0, 2_000, rows)
     identifiers = [f'{{"region":"r{step % 7}","step":"{step}"}}'.encode() for step in steps.tolist()]
@@ -81,15 +84,15 @@ def test_everything_comes_in_order_and_in_parts(spark: SparkSession, archive: tu
         ({"region": "r3"}, lambda step: step % 7 == 3),
         ({"step": {"gt": 5_000}}, lambda step: False),
     ],
-    ids=str,
+    ids=["here and there", "a fifth", "nearly all", "a field", "none"],
 )
 def test_whatever_share_a_filter_takes(
     spark: SparkSession, archive: tuple[Path, list[int]], identifier: dict, passes
 ) -> None:
     root, steps = archive
     wanted = KIND.compile(identifier, "replay")
-    found = sequences(ColdReplay(spark, str(root)).read(wanted, 12_345, 56_789, threading.Event()))
-    assert found == [place for place in range(12_345, 56_790) if passes(steps[place - 1])]
+    found = sequences(ColdReplay(spark, str(root)).read(wanted, 6_789, 23_456, threading.Event()))
+    assert found == [place for place in range(6_789, 23_457) if passes(steps[place - 1])]
 
 
 def test_several_at_a_time_each_make_progress(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
@@ -114,6 +117,30 @@ def test_a_client_that_leaves_stops_the_reading(spark: SparkSession, archive: tu
         assert time.monotonic() - began < 10
         time.sleep(0.05)
     assert read(cold, EVERYTHING, 1, 3)[-1][0] == 3  # the next one is served
+
+
+def test_a_job_can_be_stopped_by_its_tag(spark: SparkSession, tmp_path: Path) -> None:
+    small(tmp_path)
+    scanner = Scanner(spark)
+    files = listing(str(tmp_path / "floods"))
+    ended = threading.Event()
+
+    def scan() -> None:
+        # as long as each row takes two seconds, the job takes minutes
+        slowly = f.expr("reflect('java.lang.Thread', 'sleep', 2000L) is null and sequence > 0")
+        with pytest.raises(PySparkException), scanner.tagged("slow", "replay-1"):
+            scanner.rows(files, {"sequence": "long"}, slowly, ["sequence"], pages=False)
+        ended.set()
+
+    thread = threading.Thread(target=scan)
+    thread.start()
+    while not active_jobs(spark):
+        time.sleep(0.02)
+    scanner.stop("another")
+    assert not ended.wait(1)
+    scanner.stop("slow")
+    assert ended.wait(20)
+    thread.join()
 
 
 def test_a_reading_that_is_cancelled_ends(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
@@ -194,8 +221,8 @@ def test_a_stream_that_was_never_archived_is_empty(spark: SparkSession, tmp_path
     assert (cold.first_since("floods", 0), cold.last_until("floods", 10**18)) == (1, 0)
 
 
-def test_a_file_without_rows_and_names_that_need_care(spark: SparkSession, tmp_path: Path) -> None:
-    kind = GenericType("a thing".replace(" ", "_"))
+def test_a_file_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+    kind = GenericType("thing")
     stored = [Notification(place, 10**18, kind.name, b"{}", b"null") for place in (11, 12, 15)]
     store(tmp_path, kind, [], first=1, last=10)
     store(tmp_path, kind, stored, first=11, last=20)

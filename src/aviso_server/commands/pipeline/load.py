@@ -165,6 +165,7 @@ def _loading(
     from aviso_server.pipeline.load.loading import SETTINGS, Loading
     from aviso_server.pipeline.session import open_session
 
+    _sweep(place.settings.archive.work_path)
     session: SparkSession | None = None
     try:
         given = find_inputs(files, sys.stdin.buffer, place.work / "stdin", form)
@@ -174,6 +175,14 @@ def _loading(
         if session is not None:
             session.stop()
         shutil.rmtree(place.work, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what loads have left that were killed."""
+    for left in folder.glob("command-*/load"):
+        owner = left.parent.name.removeprefix("command-")
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(left.parent, ignore_errors=True)
 
 
 class _Command:

@@ -62,6 +62,7 @@ class Condition(msgspec.Struct, frozen=True):
     doubt: Column | None  # None: what passes is right
     judging: dict[str, str]  # what has to be read besides, to settle doubts and areas
     members: tuple[str, ...]  # texts that must stand in the identifier of what passes
+    odd: tuple[str, ...]  # expressions for identifiers that leave doubt
 
 
 def sight_of(wanted: Filter, facts: Facts) -> Sight:
@@ -100,6 +101,7 @@ def compile_filter(wanted: Filter, sight: Sight) -> Condition:
         doubt=_any(building.doubts) if building.doubts else None,
         judging=building.judging,
         members=tuple(building.members),
+        odd=tuple(building.odd),
     )
 
 
@@ -112,6 +114,7 @@ class _Building:
         self.reads: dict[str, str] = {}
         self.judging: dict[str, str] = {}
         self.members: list[str] = []
+        self.odd: list[str] = []
 
     def column(self, name: str, kind: str = "string") -> Column:
         self.reads[name] = kind

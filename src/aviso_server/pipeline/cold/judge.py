@@ -40,6 +40,8 @@ class Judge:
         doubt = np.zeros(table.num_rows, dtype=np.bool_)
         if DOUBT in table.column_names:
             doubt |= pc.fill_null(table.column(DOUBT), True).to_numpy(zero_copy_only=False)
+        for odd in self._condition.odd:
+            doubt |= pc.match_substring_regex(table.column("identifier"), odd).to_numpy(zero_copy_only=False)
         if self._wanted.area is not None:
             answers = self._reached(table)
             kept &= answers != NO
