@@ -16,7 +16,7 @@ from tests.harness import Server
 Open = Callable[..., Visit]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while Playwright runs, no other test could run an event loop of its own
 def browser() -> Iterator[Browser]:
     """Headless Chromium; it may not resolve any name, so that nothing could leave the machine."""
     found = find_chromium()

@@ -6,7 +6,7 @@ not plainly acceptable is left out here, and whoever wants to know why asks `Eve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -50,15 +50,24 @@ class Bulk:
         shapes.sort(key=lambda place: self.names[place] != "polygon")
         self._shape = shapes[0] if shapes else None
 
-    def refused(self, values: Sequence[Sequence[Any]]) -> list[int]:
-        """The places of rows to ask `check` about; all others are acceptable.
+    def refused(self, values: Mapping[int, Sequence[Any]]) -> list[int]:
+        """The places of rows to ask `check` about; all others are acceptable as far as these fields go.
 
-        `values` has a column for each of `names`, all of the same length.
+        `values` has columns of the same length, by the places of their fields in `names`.
         """
         found: set[int] = set()
-        for field, column in zip(self._fields, values, strict=True):
-            found.update(field.refused(column))
+        for place, column in values.items():
+            if set(map(type, column)) <= _TEXTS_AND_INTEGERS:
+                bad = self.bad_values(place, set(column))
+                found.update([at for at, value in enumerate(column) if value in bad] if bad else ())
+            else:
+                find = self._fields[place].part
+                found.update([at for at, value in enumerate(column) if find(value) is None])
         return sorted(found)
+
+    def bad_values(self, place: int, values: set[Any]) -> set[Any]:
+        """Those of some texts and integers that the field in this place of `names` does not plainly accept."""
+        return self._fields[place].bad(values)
 
     def canonical(self, values: Sequence[Sequence[Any]]) -> Columns:
         """The canonical form of the rows that are acceptable."""
@@ -95,22 +104,20 @@ class _FieldColumn:
     def parts(self, column: Sequence[Any]) -> list[Part | None]:
         """What each value contributes; None for those to ask `check` about."""
         if not set(map(type, column)) <= _TEXTS_AND_INTEGERS:
-            return [self._found(value) for value in column]
+            return [self.part(value) for value in column]
         found = list(map(self._known.get, column))
         if None in found:
             for place, one in enumerate(found):
                 if one is None:
-                    found[place] = self._found(column[place])
+                    found[place] = self.part(column[place])
         return found
 
-    def refused(self, column: Sequence[Any]) -> Sequence[int]:
-        """The places of values to ask `check` about."""
-        if not set(map(type, column)) <= _TEXTS_AND_INTEGERS:
-            return [place for place, value in enumerate(column) if self._found(value) is None]
-        bad = {value for value in set(column).difference(self._known) if self._found(value) is None}
-        return [place for place, value in enumerate(column) if value in bad] if bad else ()
+    def bad(self, values: set[Any]) -> set[Any]:
+        """Those of some texts and integers to ask `check` about."""
+        return {value for value in values.difference(self._known) if self.part(value) is None}
 
-    def _found(self, value: Any) -> Part | None:
+    def part(self, value: Any) -> Part | None:
+        """What one value contributes."""
         kind = type(value)
         known = self._known.get(value) if kind is str or kind is int else None
         return known or self._part(value)

@@ -96,9 +96,16 @@ def probes(chance: random.Random) -> tuple[list[Notification], list[tuple[EventT
     """Notifications of all times, and the files they are archived in: some of them after the next change already."""
     old = [
         OLD.check(
-            {"txt": chance.choice(TEXTS), "num": chance.choice(WRITTEN), "size": chance.choice(WRITTEN), "kind": kind}
+            {
+                "txt": chance.choice(TEXTS),
+                "num": chance.choice(WRITTEN),
+                "size": WRITTEN[number % len(WRITTEN)],
+                "kind": kind,
+            }
         )
-        for kind in chance.choices(["North", "north", "NORTH", "SOUTH", "ñandú", "ÑANDÚ", "K", "\u212a", "*"], k=160)
+        for number, kind in enumerate(
+            chance.choices(["North", "north", "NORTH", "SOUTH", "ñandú", "ÑANDÚ", "K", "\u212a", "*"], k=160)
+        )
     ]
     middle = [
         MIDDLE.check(
@@ -125,7 +132,8 @@ def probes(chance: random.Random) -> tuple[list[Notification], list[tuple[EventT
     every = numbered([*old, *middle, *new])
     files = [
         (OLD, every[:80]),
-        (MIDDLE, every[80:160]),
+        (MIDDLE, every[80:120]),
+        (NEW, every[120:160]),
         (MIDDLE, every[160:220]),
         (NEW, every[220:300]),
         (NEW, every[300:]),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
@@ -19,10 +23,14 @@ from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 from aviso_server.model.schema import GenericType
 from aviso_server.pipeline.archive.hadoop import HadoopStorage
-from aviso_server.pipeline.archive.layout import data_path, listing
+from aviso_server.pipeline.archive.layout import data_path, file_name, listing
+from aviso_server.pipeline.archive.storage import LOCAL
 from aviso_server.pipeline.archive.tombstones import mark_deleted, mark_wiped
+from aviso_server.pipeline.cold.footers import Footers
+from aviso_server.pipeline.cold.reading import Reading
 from aviso_server.pipeline.cold.replay import ColdReplay
 from aviso_server.pipeline.cold.scan import Scanner
+from aviso_server.pipeline.cold.walk import Budget
 from tests.model.event_types import event_type
 from tests.pipeline.cold.scene import FIRST_TIME, SECOND, numbered, read, store, wanted_rows
 
@@ -63,14 +71,14 @@ def small(root: Path, rows: int = 300, files: int = 3) -> list[Notification]:
     return every
 
 
-def sequences(batches: Iterator[pa.RecordBatch]) -> list[int]:
+def sequences(batches: Iterable[pa.RecordBatch | pa.Table]) -> list[int]:
     return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]
 
 
 def test_everything_comes_in_order_and_in_parts(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
     cold = ColdReplay(spark, str(archive[0]))
     batches = list(cold.read(EVERYTHING, 1, 10**9, threading.Event()))
-    assert sequences(iter(batches)) == list(range(1, ROWS + 1))
+    assert sequences(batches) == list(range(1, ROWS + 1))
     assert max(batch.nbytes for batch in batches) < 32 * 1024 * 1024
     assert batches[-1].column("payload")[-1].as_py() == f'"{PAYLOAD}{ROWS}"'
 
@@ -98,7 +106,7 @@ def test_whatever_share_a_filter_takes(
 def test_several_at_a_time_each_make_progress(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
     cold = ColdReplay(spark, str(archive[0]))
     together = [cold.read(EVERYTHING, 1, 10**9, threading.Event()) for _ in range(4)]
-    seen = [sequences(iter([next(batches)])) for batches in together]  # all of them have begun, none has ended
+    seen = [sequences([next(batches)]) for batches in together]  # all of them have begun, none has ended
     for batches, first in zip(together, seen, strict=True):
         assert first + sequences(batches) == list(range(1, ROWS + 1))
 
@@ -128,7 +136,7 @@ def test_a_job_can_be_stopped_by_its_tag(spark: SparkSession, tmp_path: Path) ->
     def scan() -> None:
         # as long as each row takes two seconds, the job takes minutes
         slowly = f.expr("reflect('java.lang.Thread', 'sleep', 2000L) is null and sequence > 0")
-        with pytest.raises(PySparkException), scanner.tagged("slow", "replay-1"):
+        with pytest.raises(Py4JJavaError), scanner.tagged("slow", "replay-1"):
             scanner.rows(files, {"sequence": "long"}, slowly, ["sequence"], pages=False)
         ended.set()
 
@@ -168,32 +176,46 @@ def test_what_is_deleted_does_not_come_back(spark: SparkSession, tmp_path: Path)
 def test_marks_that_come_while_somebody_reads_count(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
     root = archive[0]
     batches = ColdReplay(spark, str(root)).read(EVERYTHING, 1, 10**9, threading.Event())
-    first = next(batches)
-    mark = root / "floods" / "_tombstones"
-    mark_deleted(str(root / "floods"), ROWS - 1)
+    first = sequences([next(batches)])
+    time.sleep(2)  # by now the next ones lie ready
+    deleted = first[-1] + 1
+    mark_deleted(str(root / "floods"), deleted)
     try:
-        found = sequences(iter([first])) + sequences(batches)
+        found = first + sequences(batches)
     finally:
-        next(mark.iterdir()).unlink()
-    assert found == [*range(1, ROWS - 1), ROWS]
+        next((root / "floods" / "_tombstones").iterdir()).unlink()
+    assert found == [place for place in range(1, ROWS + 1) if place != deleted]
 
 
-def test_files_may_be_merged_while_somebody_reads(spark: SparkSession, tmp_path: Path) -> None:
-    every = small(tmp_path, rows=3_000, files=30)
-    cold = ColdReplay(spark, str(tmp_path))
-    cut = every[-1].sequence - 100
-    odd = every[cut:]
-    (tmp_path / "floods" / Path(data_path("", "floods", cut + 1, cut + 100)).name).unlink()
-    other = event_type("flood", {"region": "StringHandler", "step": "StringHandler"}, "floods", ["region"])
-    store(tmp_path, other, odd)  # looks different, so that it is read for itself
-    wanted = KIND.compile({"step": {"gte": 0}}, "replay")
-    batches = cold.read(wanted, 1, 10**9, threading.Event())
-    first = sequences(iter([next(batches)]))
-    path = store(tmp_path, KIND, every)  # one file hides them all
-    for each in path.parent.glob("*.parquet"):
-        if each != path:
-            each.unlink()
-    assert first + sequences(batches) == [each.sequence for each in every]
+def test_files_may_be_merged_while_somebody_reads(
+    spark: SparkSession, archive: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    root, steps = archive
+    shutil.copytree(root / "floods", tmp_path / "floods")
+    wanted = KIND.compile({"step": {"lt": 400}}, "replay")
+    with ThreadPoolExecutor(4) as working:
+        reading = Reading(
+            wanted,
+            1,
+            10**9,
+            str(tmp_path / "floods"),
+            LOCAL,
+            Footers(lambda file: LOCAL.open(file.path)),
+            Scanner(spark),
+            working,
+            nullcontext,
+            threading.Event(),
+            first=Budget(rows=1_000, bytes=10**9),  # so that they come in many parts, chosen before the files go
+        )
+        tables = reading.tables()
+        found = [next(tables)]
+        parts = sorted((tmp_path / "floods").glob("*.parquet"))
+        merged = tmp_path / "floods" / file_name(1, ROWS)
+        pq.write_table(pa.concat_tables([pq.read_table(part) for part in parts]), merged, row_group_size=5_000)
+        for part in parts:
+            part.unlink()
+        found += list(tables)
+    assert sequences(found) == [place for place in range(1, ROWS + 1) if steps[place - 1] < 400]
 
 
 def test_a_file_that_cannot_be_read_is_an_error_and_not_a_gap(spark: SparkSession, tmp_path: Path) -> None:

@@ -102,8 +102,10 @@ KINDS = (
 """Every kind of bad row; the n-th of each hundred rows is of the n-th kind."""
 
 
-def kind_of(number: int) -> Kind | None:
-    """The kind of the row of this number; None if it is good."""
+def kind_of(number: int, sparse: bool = False) -> Kind | None:
+    """The kind of the row of this number; None if it is good. With `sparse`, one row of a hundred is bad."""
+    if sparse:
+        return None if number % 100 else KINDS[number // 100 % len(KINDS)]
     place = number % 100
     return KINDS[place] if place < len(KINDS) else None
 
@@ -131,15 +133,15 @@ def good_row(number: int) -> Row:
     }
 
 
-def rows(first: int, last: int) -> Iterator[bytes]:
+def rows(first: int, last: int, sparse: bool = False) -> Iterator[bytes]:
     """The rows of these numbers as lines, good and bad."""
     for number in range(first, last + 1):
-        kind = kind_of(number)
+        kind = kind_of(number, sparse)
         yield _line(good_row(number)) if kind is None else kind.spoil(good_row(number))
 
 
-def write_rows(file: Path, first: int, last: int) -> None:
+def write_rows(file: Path, first: int, last: int, sparse: bool = False) -> None:
     """A file with the rows of these numbers, one per line."""
     with file.open("wb") as lines:
-        for line in rows(first, last):
+        for line in rows(first, last, sparse):
             lines.write(line + b"\n")

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aviso_server.errors import InvalidRequest, RequestError
+from aviso_server.errors import InvalidRequest, MalformedRequest, RequestError
+from aviso_server.model.json_value import loads
 from aviso_server.model.schema import EventType, GenericType
+from aviso_server.pipeline.cells import cell_value
 from aviso_server.pipeline.load.checking import Checker
-from aviso_server.pipeline.load.envelope import Notice, read_row
+from aviso_server.pipeline.load.envelope import Notice, check_event_type, read_row
 from aviso_server.pipeline.load.faults import Fault, fault_of
+from aviso_server.pipeline.load.tables import TableReader
 from aviso_server.pipeline.load.taken import Outcome, Wanted
 from aviso_server.pipeline.load.times import Times
 from tests.pipeline.load.scene import CLOUD, EVERY_FIELD, LATEST
@@ -169,3 +172,57 @@ def test_times_together_are_times_one_by_one(value: Any) -> None:
     except InvalidRequest:
         expected = None
     assert times.read([value, "2025-01-15T10:00:00Z"])[0] == expected
+
+
+cells = st.one_of(scalars, st.binary(max_size=4), st.dates())
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows of a table with a column for each field; good ones with a few cells that may be anything."""
+    good: dict[str, list[Any]] = {
+        "class": ["od", "é"], "region": ["north", "South"], "date": ["20250706", "2025-187"], "time": ["12", 18],
+        "step": [0, "12"], "depth": [1, 1.0, "2.50", -0.0], "expver": ["1", ""], "polygon": ["(0,0,0,2,2,2,2,0,0,0)"],
+    }  # fmt: skip
+    rows = []
+    for _ in range(draw(st.integers(0, 8))):
+        row = {name: draw(st.sampled_from(each)) for name, each in good.items()}
+        for name in draw(st.lists(st.sampled_from(list(good)), max_size=1)):
+            row[name] = draw(cells)
+        row["payload"] = draw(st.sampled_from(['{"b":1,"a":[2]}', "", None, "null", "{", "7", '"\\ud800"']))
+        row["event_type"] = draw(st.sampled_from(["flood", "flood", "", None, "tide"]))
+        row["when"] = draw(st.sampled_from(TIMES[:9]))
+        rows.append(row)
+    return rows
+
+
+def row_by_the_model(row: dict[str, Any], history: bool) -> Any:
+    """What a person would write for a row of a table: nothing but the model."""
+    payload, text = None, row["payload"]
+    if text:
+        try:
+            payload = loads(text.encode())
+        except MalformedRequest as error:
+            raise InvalidRequest(f"Column 'payload' is not JSON: {error.details}", field="payload") from None
+    check_event_type(row["event_type"] or None, "flood")
+    named = {name: row[name] for name in EVERY_FIELD.fields if row[name] is not None}
+    identifier = {name: cell_value(name, value) for name, value in named.items()}
+    return one_by_the_model(EVERY_FIELD, Notice(identifier, payload, row["when"]), history)
+
+
+@pytest.mark.parametrize("history", [False, True])
+@given(table=tables())
+@settings(max_examples=100, deadline=None)
+def test_rows_of_a_table_are_rows_one_by_one(history: bool, table: list[dict[str, Any]]) -> None:
+    renamed = {"time": "identifier_time", "when": "time"}
+    names = [*EVERY_FIELD.fields, "payload", "event_type", "when"]
+    columns = {renamed.get(name, name): [row[name] for row in table] for name in names}
+    checker = Checker(EVERY_FIELD, Wanted(history=history), LATEST)
+    outcome = TableReader(checker, EVERY_FIELD, list(columns)).check(columns, len(table), {})
+    expected: list[Any] = []
+    for row in table:
+        try:
+            expected.append(row_by_the_model(row, history))
+        except RequestError as error:
+            expected.append(fault_of(error))
+    assert in_order(outcome, len(table)) == expected

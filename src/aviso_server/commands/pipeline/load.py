@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -163,13 +164,12 @@ def _loading(
 ) -> Iterator[Loading]:
     from aviso_server.pipeline.load.inputs import find_inputs
     from aviso_server.pipeline.load.loading import SETTINGS, Loading
-    from aviso_server.pipeline.session import open_session
 
     _sweep(place.settings.archive.work_path)
     session: SparkSession | None = None
     try:
         given = find_inputs(files, sys.stdin.buffer, place.work / "stdin", form)
-        session = open_session(place.work / "spark", place.spark, "aviso-load", SETTINGS)
+        session = _started(place.work / "spark", place.spark, SETTINGS)
         yield Loading(session, given, kind, place.work / "load", quarantine, limit)
     finally:
         if session is not None:
@@ -177,12 +177,34 @@ def _loading(
         shutil.rmtree(place.work, ignore_errors=True)
 
 
+def _started(folder: Path, spark: str, settings: dict[str, str]) -> SparkSession:
+    from aviso_server.pipeline.archive.job import reason
+    from aviso_server.pipeline.session import open_session
+
+    try:
+        return open_session(folder, spark, "aviso-load", settings)
+    except PipelineError:
+        raise
+    except Exception as error:  # Spark has many ways to say that Java is gone
+        raise PipelineError(f"Spark does not start: {reason(error)}") from None
+
+
 def _sweep(folder: Path) -> None:
     """Remove what loads have left that were killed."""
     for left in folder.glob("command-*/load"):
         owner = left.parent.name.removeprefix("command-")
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+        if owner.isdigit() and not _is_running(int(owner)):
             shutil.rmtree(left.parent, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 class _Command:

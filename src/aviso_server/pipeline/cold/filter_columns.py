@@ -12,7 +12,6 @@ from functools import reduce
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column
@@ -197,32 +196,19 @@ def _foreign(value: Column) -> Column:
 
 
 def _compared(value: Column, operator: str, operands: tuple[Any, ...]) -> Column:
-    """Both zeros are the same number, also for the statistics of files, and what is no number passes nothing."""
+    """For Spark what is no number is the largest one, and in a set the two zeros differ; for Python neither is so."""
     if operator in ("eq", "in"):
         zeros = [each for each in operands if isinstance(each, float) and each == 0]
         others = [each for each in operands if each not in zeros]
         tests = [value == f.lit(others[0]) if len(others) == 1 else value.isin(others)] if others else []
         return _any([*tests, value.between(f.lit(-0.0), f.lit(0.0))] if zeros else tests)
     if operator == "between":
-        return value.between(f.lit(_low(operands[0])), f.lit(_high(operands[1])))
-    (operand,) = operands
-    if operator == "gt":
-        return _number(value > f.lit(_high(operand)), value, operand)
-    if operator == "gte":
-        return _number(value >= f.lit(_low(operand)), value, operand)
-    return value < f.lit(_low(operand)) if operator == "lt" else value <= f.lit(_high(operand))
-
-
-def _number(passed: Column, value: Column, operand: Any) -> Column:
-    return passed & ~f.isnan(value) if isinstance(operand, float) else passed
-
-
-def _low(operand: Any) -> Any:
-    return -0.0 if isinstance(operand, float) and operand == 0 else operand
-
-
-def _high(operand: Any) -> Any:
-    return 0.0 if isinstance(operand, float) and operand == 0 else operand
+        return value.between(f.lit(operands[0]), f.lit(operands[1]))
+    operand = f.lit(operands[0])
+    if operator in ("gt", "gte"):
+        passed = value > operand if operator == "gt" else value >= operand
+        return passed & ~f.isnan(value) if isinstance(operands[0], float) else passed
+    return value < operand if operator == "lt" else value <= operand
 
 
 def _json_text(field: str, building: _Building) -> Column | None:
@@ -263,8 +249,8 @@ def _reached(area: Area, sight: Sight, building: _Building) -> None:
     boxless: Column = f.lit(True)
     if sight.boxes != "none":
         south, west, north, east = (building.column(column.name, sight.box_type) for column in BOX)
-        up, right = (f.lit(_outward(limit, upward=True)).cast(sight.box_type) for limit in limits[:2])
-        down, left = (f.lit(_outward(limit, upward=False)).cast(sight.box_type) for limit in limits[2:])
+        # Boxes are rounded outward, so that the nearest number is good enough for the limits.
+        up, right, down, left = (f.lit(limit).cast(sight.box_type) for limit in limits)
         near.append((south <= up) & (west <= right) & (north >= down) & (east >= left))
         boxless = south.isNull()
     if isinstance(area, Point) and sight.boxes != "all":
@@ -272,14 +258,6 @@ def _reached(area: Area, sight: Sight, building: _Building) -> None:
         told |= f.contains(building.column("identifier"), f.lit('"polygon":'))
         near.append(boxless & told)
     building.conditions.append(_any(near))
-
-
-def _outward(limit: float, upward: bool) -> float:
-    """The limit as the nearest float32 that leaves nothing out."""
-    near = np.float32(limit)
-    if (near < limit) if upward else (near > limit):
-        near = np.nextafter(near, np.float32(np.inf if upward else -np.inf))
-    return float(near)
 
 
 def _all(columns: Iterable[Column]) -> Column:

@@ -10,7 +10,6 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column
@@ -20,14 +19,14 @@ from aviso_server.errors import AvisoError
 from aviso_server.model.filter import Filter
 from aviso_server.pipeline.archive.layout import DataFile
 from aviso_server.pipeline.archive.storage import Storage
-from aviso_server.pipeline.archive.tombstones import Tombstones, look, read_tombstones
+from aviso_server.pipeline.archive.tombstones import Tombstones, look
 from aviso_server.pipeline.cold.filter_columns import Condition, Sight, compile_filter
 from aviso_server.pipeline.cold.footers import WIDE, Footers
 from aviso_server.pipeline.cold.judge import DOUBT, Judge
 from aviso_server.pipeline.cold.scan import Scanner, reason
 from aviso_server.pipeline.cold.walk import Budget, Chunk, Group, Hits, chunks, next_group
 
-__all__ = ["Reading"]
+__all__ = ["Reading", "without_deleted"]
 
 _MEGABYTE = 1024 * 1024
 _FIRST = Budget(rows=25_000, bytes=8 * _MEGABYTE)
@@ -74,6 +73,7 @@ class Reading:
         working: Executor,
         tagged: Callable[[], AbstractContextManager[None]],
         stopped: threading.Event,
+        first: Budget = _FIRST,
     ) -> None:
         self._wanted = wanted
         self._start = max(1, start)
@@ -88,7 +88,7 @@ class Reading:
         self._conditions: dict[Sight, Condition] = {}
         self._used: set[DataFile] = set()  # since it began, or began again
         self._share = 1.0 if wanted.is_open else 0.0  # of rows that passed lately
-        self._fetching = _FIRST
+        self._fetching = first
         self._search = _FIRST_SEARCH
 
     def tables(self) -> Iterator[pa.Table]:
@@ -204,28 +204,25 @@ class Reading:
             min(_MOST.rows, self._fetching.rows * _GROWTH), min(_MOST.bytes, self._fetching.bytes * _GROWTH)
         )
         passed = Judge(self._wanted, step.group.sight, condition).passed(found)
-        return self._without_deleted(passed, step.marks)
+        return without_deleted(passed, step.marks)
 
     def _condition(self, sight: Sight) -> Condition:
         if sight not in self._conditions:
             self._conditions[sight] = compile_filter(self._wanted, sight)
         return self._conditions[sight]
 
-    def _without_deleted(self, table: pa.Table, before: Tombstones) -> pa.Table:
-        """What is deleted now, or was when the files were chosen."""
-        if not table.num_rows:
-            return table
-        sequences = table.column("sequence")
-        first, last = sequences[0].as_py(), sequences[-1].as_py()
-        for marks in (before, read_tombstones(self._folder, self._storage)):
-            if marks.touches(first, last):
-                gone = np.array((*marks.within(first, last),), dtype=np.int64)
-                hidden = pc.or_(
-                    pc.less_equal(table.column("sequence"), marks.wiped_through),
-                    pc.is_in(table.column("sequence"), value_set=pa.array(gone)),
-                )
-                table = table.filter(pc.invert(hidden))
+
+def without_deleted(table: pa.Table, marks: Tombstones) -> pa.Table:
+    """The notifications that are not marked as deleted."""
+    if not table.num_rows:
         return table
+    sequences = table.column("sequence")
+    first, last = sequences[0].as_py(), sequences[-1].as_py()
+    if not marks.touches(first, last):
+        return table
+    gone = pa.array(marks.within(first, last), pa.int64())
+    hidden = pc.or_(pc.less_equal(sequences, marks.wiped_through), pc.is_in(sequences, value_set=gone))
+    return table.filter(pc.invert(hidden))
 
 
 def _bounds(files: tuple[DataFile, ...], first: int, last: int) -> Column | None:

@@ -18,9 +18,10 @@ from aviso_server.model.filter import Filter
 from aviso_server.pipeline.archive.hadoop import storage_of
 from aviso_server.pipeline.archive.layout import DataFile, listing, stream_folder
 from aviso_server.pipeline.archive.storage import LOCAL, Storage
+from aviso_server.pipeline.archive.tombstones import read_tombstones
 from aviso_server.pipeline.cold import seek
 from aviso_server.pipeline.cold.footers import Footers
-from aviso_server.pipeline.cold.reading import Reading
+from aviso_server.pipeline.cold.reading import Reading, without_deleted
 from aviso_server.pipeline.cold.remote import opener
 from aviso_server.pipeline.cold.scan import Scanner
 
@@ -65,11 +66,12 @@ class ColdReplay:
         tag, stopped = f"cold-{uuid.uuid4().hex}", threading.Event()
         ready: queue.Queue[pa.Table | None] = queue.Queue(1)
         with self._pools.taken() as pool:
+            folder = stream_folder(self._root, wanted.stream)
             reading = Reading(
                 wanted,
                 start,
                 end,
-                stream_folder(self._root, wanted.stream),
+                folder,
                 self._storage,
                 self._footers,
                 self._scanner,
@@ -85,7 +87,9 @@ class ColdReplay:
                         if table is None:
                             done.result()
                             return
-                        yield from _batches(table, cancelled)
+                        # It may have waited: what was deleted meanwhile must not come back.
+                        left = without_deleted(table, read_tombstones(folder, self._storage))
+                        yield from _batches(left, cancelled)
             finally:
                 stopped.set()
                 if not done.done():

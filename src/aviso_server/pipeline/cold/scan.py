@@ -35,14 +35,18 @@ _SETTINGS = {
 _NEVER = {"parquet.filter.dictionary.enabled": "false"}  # to read dictionaries in advance costs more than it saves
 _PAGES = "parquet.filter.columnindex.enabled"
 _SPARK_TYPES = {"long": "bigint"}
-_STACK = re.compile(r"\n\s*(?:at |JVM stacktrace).*", re.DOTALL)
+_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+_MESSAGE = re.compile(r"\A(?:An error occurred while calling \S+\n: )?(.+)$", re.MULTILINE)
+_LONGEST = 300
 
 
 class Scanner:
-    """Reads files with a session of its own, beside the one it is given."""
+    """Reads files with a session of its own where that is possible."""
 
     def __init__(self, session: SparkSession) -> None:
-        self._session = session.newSession()
+        # Of a Spark Connect server a client has one session, and no context.
+        self._context = session.sparkContext if hasattr(session, "_jsparkSession") else None
+        self._session = session if self._context is None else session.newSession()
         for name, value in _SETTINGS.items():
             self._session.conf.set(name, value)
 
@@ -67,23 +71,33 @@ class Scanner:
     @contextmanager
     def tagged(self, tag: str, pool: str) -> Iterator[None]:
         """Whatever this thread starts within can be stopped by the tag, and shares cores fairly with other pools."""
-        context = self._session.sparkContext
-        context.setLocalProperty("spark.scheduler.pool", pool)
-        self._session.addTag(tag)
+        context = self._context
+        if context is None:
+            self._session.addTag(tag)
+        else:
+            context.setLocalProperty("spark.scheduler.pool", pool)
+            context.addJobTag(tag)
         try:
             yield
         finally:
-            self._session.removeTag(tag)
+            if context is None:
+                self._session.removeTag(tag)
+            else:
+                context.removeJobTag(tag)
 
     def stop(self, tag: str) -> None:
         """End what runs under the tag."""
-        self._session.interruptTag(tag)
+        if self._context is None:
+            self._session.interruptTag(tag)
+        else:
+            self._context.cancelJobsWithTag(tag)
 
 
 def reason(error: Exception) -> PipelineError:
-    """What Spark said, without its stack."""
-    first = _STACK.sub("", str(error)).strip().splitlines()
-    return PipelineError(f"the archive cannot be read: {first[0] if first else type(error).__name__}")
+    """What Spark said, without its stack: the innermost cause if there are several."""
+    text = str(error)
+    causes = _CAUSE.findall(text) or _MESSAGE.findall(text)
+    return PipelineError(f"the archive cannot be read: {causes[-1][:_LONGEST] if causes else type(error).__name__}")
 
 
 def _ascending(table: pa.Table) -> pa.Table:

@@ -16,7 +16,7 @@ import msgspec
 
 from aviso_server.errors import InvalidRequest, RequestError
 from aviso_server.model.bulk import Bulk
-from aviso_server.model.fields import SpatialField
+from aviso_server.model.fields import Field, SpatialField
 from aviso_server.model.json_value import compact
 from aviso_server.model.schema import MAX_PAYLOAD_DEPTH, EventType, GenericType
 from aviso_server.pipeline.load.envelope import Notice, read_row
@@ -53,6 +53,7 @@ class Checker:
             self._needs_payload = bool(event_type.payload_required)
             self._decode = msgspec.json.Decoder(_row_type(event_type)).decode
             self._values = [attrgetter(f"f{place}") for place in range(len(self._bulk.names))]
+            self._mixed = [place for place, name in enumerate(self._bulk.names) if _is_mixed(event_type.fields[name])]
 
     def lines(self, lines: Sequence[bytes]) -> Outcome:
         """What becomes of rows that are JSON texts."""
@@ -72,11 +73,27 @@ class Checker:
             rows = [row for at, row in enumerate(rows) if at not in gone]
             payloads = [payload for at, payload in enumerate(payloads) if at not in gone]
         identifiers = list(map(_identifier, rows))
-        columns = [list(map(value, identifiers)) for value in self._values]
-        given = list(map(msgspec.json.encode, identifiers)) if self._wanted.given else None
-        times = [row.time for row in rows] if self._wanted.history else None
-        taken, refused = self._quickly(places, columns, payloads, given, times)
+        if self._wanted.history:
+            columns = [list(map(value, identifiers)) for value in self._values]
+            taken, refused = self._whole(places, columns, payloads, [row.time for row in rows])
+        else:
+            given = list(map(msgspec.json.encode, identifiers)) if self._wanted.given else None
+            taken, refused = _taken(places, payloads, given, self._refused(identifiers))
         return self._slowly(taken, slow + refused, lines) if slow or refused else Outcome(taken, {})
+
+    def _refused(self, identifiers: Sequence[Any]) -> list[int]:
+        """The places of identifiers that are not plainly acceptable: every field looks at its distinct values."""
+        assert self._bulk is not None
+        found: set[int] = set()
+        for place, value in enumerate(self._values):
+            if place in self._mixed:
+                continue
+            bad = self._bulk.bad_values(place, set(map(value, identifiers)))
+            found.update([at for at, each in enumerate(identifiers) if value(each) in bad] if bad else ())
+        if self._mixed:
+            columns = {place: list(map(self._values[place], identifiers)) for place in self._mixed}
+            found.update(self._bulk.refused(columns))
+        return sorted(found)
 
     def _decoded(self, lines: Sequence[bytes]) -> list[Any]:
         """Plain rows; None in the place of those that are not plain."""
@@ -161,12 +178,7 @@ class Checker:
         assert self._bulk is not None
         if self._wanted.history:
             return self._whole(places, columns, payloads, times or [None] * len(places))
-        gone = self._bulk.refused(columns)
-        if not gone:
-            return Taken(places, payloads, given or ()), []
-        kept = _others(gone, len(places))
-        taken = Taken(_picked(places, kept), _picked(payloads, kept), () if given is None else _picked(given, kept))
-        return taken, _picked(places, gone)
+        return _taken(places, payloads, given, self._bulk.refused(dict(enumerate(columns))))
 
     def _whole(
         self, places: Sequence[int], columns: Sequence[Sequence[Any]], payloads: Sequence[bytes], times: Sequence[Any]
@@ -229,6 +241,17 @@ class Checker:
         return TakenRow(place, draft.payload, given, draft.identifier, draft.topic, draft.box, time)
 
 
+def _taken(
+    places: Sequence[int], payloads: Sequence[bytes], given: Sequence[bytes] | None, refused: Sequence[int]
+) -> tuple[Taken, list[int]]:
+    """The rows without those that were refused, and where these are."""
+    if not refused:
+        return Taken(places, payloads, given or ()), []
+    kept = _others(refused, len(places))
+    taken = Taken(_picked(places, kept), _picked(payloads, kept), () if given is None else _picked(given, kept))
+    return taken, _picked(places, refused)
+
+
 def _others(places: Sequence[int], count: int) -> list[int]:
     """All places but these."""
     gone = set(places)
@@ -248,17 +271,23 @@ def _objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[byt
     return [b"{" + b",".join(row) + b"}" for row in zip(*members, strict=True)]
 
 
+def _is_mixed(field: Field) -> bool:
+    """True if plain values may be other than texts and integers."""
+    return isinstance(field, SpatialField) or field.kind == "number"
+
+
 def _row_type(event_type: EventType) -> Any:
     """The type of a plain row of an event type; what does not fit is looked at slowly."""
     fields: list[Any] = []
     for place, name in enumerate(sorted(event_type.fields)):
-        kind: Any = Any if isinstance(event_type.fields[name], SpatialField) else str | int | float
+        field = event_type.fields[name]
+        kind: Any = Any if isinstance(field, SpatialField) else str | int | float if _is_mixed(field) else str | int
         fields.append((f"f{place}", kind, msgspec.field(name=name)))
     identifier = msgspec.defstruct("Identifier", fields, forbid_unknown_fields=True, gc=False)
     members: list[Any] = [
         ("identifier", identifier),
         ("payload", Any, None),
-        ("time", Any, None),
+        ("time", str | int | float | None, None),
         ("event_type", str | None, None),
     ]
     return msgspec.defstruct("PlainRow", members, forbid_unknown_fields=True, gc=False)

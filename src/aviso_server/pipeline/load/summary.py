@@ -15,6 +15,7 @@ from aviso_server.pipeline.load.faults import Fault, rule_of
 __all__ = ["Limit", "Reason", "Summary", "Tally", "read_limit", "summed"]
 
 _MOST_RULES = 500  # that are told apart; more would be values that look like rules
+_MOST_KNOWN = 10_000
 _OTHERS = "other reasons"
 _LIMIT = re.compile(r"([0-9]+)|([0-9]+(?:\.[0-9]+)?)%")
 
@@ -60,13 +61,19 @@ class Tally:
         self.rows = 0
         self.lines = 0
         self._reasons: Counter[Reason] = Counter()
+        self._known: dict[Fault, Reason] = {}  # the same value at fault comes again and again
 
     def add(self, rows: int, lines: int, faults: Iterable[Fault]) -> None:
         """Some more rows, with the faults of those that were refused."""
         self.rows += rows
         self.lines += lines
         for fault in faults:
-            self._reasons[_kept(self._reasons, Reason(fault.code, fault.field or "", rule_of(fault)))] += 1
+            reason = self._known.get(fault)
+            if reason is None:
+                reason = _kept(self._reasons, Reason(fault.code, fault.field or "", rule_of(fault)))
+                if len(self._known) < _MOST_KNOWN:
+                    self._known[fault] = reason
+            self._reasons[reason] += 1
 
     def summary(self) -> Summary:
         """All of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -51,7 +51,7 @@ class TableReader:
             and all(self._column_of[name] in self._columns for name in checker.names)
         )
 
-    def check(self, cells: dict[str, Sequence[Any]], count: int, refused: dict[int, RequestError]) -> Outcome:
+    def check(self, cells: Mapping[str, Sequence[Any]], count: int, refused: dict[int, RequestError]) -> Outcome:
         """What becomes of these rows; those in `refused` could not even be read."""
         payloads, others = self._payloads(cells.get("payload"), count)
         notices: dict[int, Notice | RequestError] = {**others, **refused}
@@ -90,7 +90,7 @@ class TableReader:
                 found.append(b"null")
         return found, others
 
-    def _times(self, cells: dict[str, Sequence[Any]], count: int) -> Sequence[Any] | None:
+    def _times(self, cells: Mapping[str, Sequence[Any]], count: int) -> Sequence[Any] | None:
         """The time of each row: to the nanosecond where a column has it so."""
         exact, shown = cells.get(TIME_NS.name), cells.get("time")
         if exact is None:
@@ -98,7 +98,7 @@ class TableReader:
         return [_instant(time) for time in exact]
 
     def _row(
-        self, cells: dict[str, Sequence[Any]], payloads: Sequence[bytes], times: Sequence[Any] | None, place: int
+        self, cells: Mapping[str, Sequence[Any]], payloads: Sequence[bytes], times: Sequence[Any] | None, place: int
     ) -> Notice | RequestError:
         """A row as a whole."""
         try:
@@ -108,7 +108,7 @@ class TableReader:
             return error
         return Notice(identifier, msgspec.json.decode(payloads[place]), None if times is None else times[place])
 
-    def _identifier(self, cells: dict[str, Sequence[Any]], place: int) -> dict[str, Any]:
+    def _identifier(self, cells: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
         if "identifier" in self._columns:
             text = cells["identifier"][place]
             found = _json("identifier", text) if isinstance(text, str) else text

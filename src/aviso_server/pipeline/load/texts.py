@@ -41,17 +41,18 @@ def lines(content: BinaryIO, start: int, end: int, blanks: bool = False) -> Iter
         text = rest + block
         if not text:
             return
-        cut = text.rfind(b"\n") + 1 if block else len(text)
-        if not cut:
+        rows = text.split(b"\n")
+        after = rows.pop() if block or not rows[-1] else b""
+        if not rows:
             rest = text
             if len(text) > LONGEST:
                 _to_line_end(content)
                 yield Texts([text[: LONGEST + 1]], [line + 1], partial(list, [offset]), 1)
                 offset, line, rest = content.tell(), line + 1, b""
             continue
-        found = _texts(text[:cut].removesuffix(b"\n").split(b"\n"), offset, line, end, blanks)
+        found = _texts(rows, offset, line, end, blanks)
         yield found
-        offset, line, rest = offset + cut, line + found.passed, text[cut:]
+        offset, line, rest = offset + len(text) - len(after), line + found.passed, after
 
 
 def _begin(content: BinaryIO, start: int) -> int:
