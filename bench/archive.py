@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -58,6 +59,7 @@ class Read(msgspec.Struct, frozen=True):
     rows: int
     seconds: float
     first: float
+    cpu: float  # seconds of this process and of Java, which is its child
 
 
 def run(bench: Bench, quick: bool) -> list[Row]:
@@ -135,7 +137,17 @@ def _replaying(session: SparkSession, root: Path, files: list[Path], rows: int, 
             theirs = [read.seconds for read in results[rival]]
             limit = limits.get(number) if rival == "DuckDB" else None
             found.append(
-                compare("cold replay", what, "s", seconds, rival, theirs, lower_is_better=True, at_least=limit)
+                compare(
+                    "cold replay",
+                    what,
+                    "s",
+                    seconds,
+                    rival,
+                    theirs,
+                    lower_is_better=True,
+                    at_least=limit,
+                    cpu=([read.cpu for read in ours], [read.cpu for read in results[rival]]),
+                )
             )
         if each.from_time is not None:
             found.append(single("cold replay", f"{what}, all", "s", seconds, below=0.6))
@@ -156,13 +168,13 @@ def _side_by_side(cold: ColdReplay, files: list[Path], asked: Asked, rounds: int
 
 
 def _ours(cold: ColdReplay, asked: Asked) -> Read:
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), _cpu()
     start = 1 if asked.from_time is None else cold.first_since(archived.NAME, asked.from_time)
     count, first = 0, 0.0
     for batch in cold.read(_filter(asked.identifier), start, 2**62, threading.Event()):
         first = first or time.perf_counter() - began
         count += batch.num_rows
-    return Read(count, time.perf_counter() - began, first)
+    return Read(count, time.perf_counter() - began, first, _cpu() - spent)
 
 
 def _filter(identifier: dict[str, Any]) -> Filter:
@@ -170,7 +182,7 @@ def _filter(identifier: dict[str, Any]) -> Filter:
 
 
 def _rival(asked: Asked, query: Callable[[], pa.Table]) -> Read:
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), _cpu()
     table = query()
     if asked.area is not None:
         shape = shapely.Polygon([(lon, lat) for lat, lon in _pairs(asked.area)])
@@ -179,7 +191,7 @@ def _rival(asked: Asked, query: Callable[[], pa.Table]) -> Read:
         table = table.filter(pa.array(shapely.intersects(shape, shapes)))
     if not bool(np.all(np.diff(table.column("sequence").to_numpy()) > 0)):
         raise RuntimeError(f"{asked.name}: the rows are not in order")
-    return Read(table.num_rows, time.perf_counter() - began, 0.0)
+    return Read(table.num_rows, time.perf_counter() - began, 0.0, _cpu() - spent)
 
 
 def _duckdb(files: list[Path], asked: Asked) -> pa.Table:
@@ -252,3 +264,20 @@ def _memory(cold: ColdReplay, rows: int) -> list[Row]:
 def _resident() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 1024 / 1024
+
+
+def _cpu() -> float:
+    """Seconds of CPU that this process and those below it have taken."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        number = int(status.parent.name)
+        parents[number], ticks[number] = int(words[1]), int(words[11]) + int(words[12])
+    family = {os.getpid()}
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    return sum(ticks.get(number, 0) for number in family) / os.sysconf("SC_CLK_TCK")

@@ -29,7 +29,7 @@ from tests.pipeline.load.bad_rows import KINDS, MARS, kind_of, write_rows
 __all__ = ["run"]
 
 ROWS = 5_000_000
-RIVAL_ROWS = 1_000_000
+RIVAL_ROWS = 2_000_000
 QUICK_ROWS = 40_000
 FILES = 4
 AIM = 3.0

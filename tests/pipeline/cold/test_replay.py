@@ -147,7 +147,7 @@ def test_a_job_can_be_stopped_by_its_tag(spark: SparkSession, tmp_path: Path) ->
     scanner.stop("another")
     assert not ended.wait(1)
     scanner.stop("slow")
-    assert ended.wait(20)
+    assert ended.wait(60)
     thread.join()
 
 
