@@ -7,6 +7,7 @@ from functools import partial
 from bench import workload
 from bench.machine import Bench, Measured
 from bench.table import Row, alternate, compare, single
+from tests.harness.metrics import with_metrics
 
 __all__ = ["run"]
 
@@ -19,6 +20,7 @@ def run(bench: Bench, quick: bool) -> list[Row]:
     targets = [
         bench.rival("bare_publish"),
         *[bench.server(workload.configuration(kind), kind) for kind in ("in_memory", "sqlite")],
+        bench.server(with_metrics(workload.configuration("in_memory")), "metrics"),
     ]
     measures = {
         target.name: partial(bench.run, target, publishers=CONNECTIONS, bodies=bodies, seconds=1 if quick else 3)
@@ -56,6 +58,18 @@ def run(bench: Bench, quick: bool) -> list[Row]:
                 lower_is_better=True,
             )
         )
+    watched, unwatched = results["metrics"], results["in_memory"]
+    rows.append(
+        compare(
+            "publish",
+            "in_memory, metrics on",
+            "publishes/s",
+            [each.publishes_per_second for each in watched],
+            "metrics off",
+            [each.publishes_per_second for each in unwatched],
+            cpu=([_cost(each) for each in watched], [_cost(each) for each in unwatched]),
+        )
+    )
     alone = [bench.run(targets[2], publishers=1, bodies=bodies, seconds=1) for _ in range(1 if quick else 3)]
     rows.append(
         single("publish", "sqlite, one connection", "publishes/s", [each.publishes_per_second for each in alone])

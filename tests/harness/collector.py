@@ -6,14 +6,30 @@ import gzip
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+import grpc  # type: ignore[import-untyped]  # has no types
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2_grpc import (
+    LogsServiceServicer,
+    add_LogsServiceServicer_to_server,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 
-__all__ = ["Collector", "collecting"]
+__all__ = ["Collector", "collecting", "collecting_grpc"]
 
 
 class Collector:
@@ -47,16 +63,24 @@ class Collector:
         if self.refuse:
             return 503
         if path == "/v1/logs":
-            for logs in ExportLogsServiceRequest.FromString(body).resource_logs:
-                self._note(logs.resource)
-                self.records += [record for scope in logs.scope_logs for record in scope.log_records]
+            self.take_logs(ExportLogsServiceRequest.FromString(body))
         elif path == "/v1/traces":
-            for traces in ExportTraceServiceRequest.FromString(body).resource_spans:
-                self._note(traces.resource)
-                self.spans += [span for scope in traces.scope_spans for span in scope.spans]
+            self.take_traces(ExportTraceServiceRequest.FromString(body))
         else:
             return 404
         return 200
+
+    def take_logs(self, request: Any) -> None:
+        """Keep the records of a request."""
+        for logs in request.resource_logs:
+            self._note(logs.resource)
+            self.records += [record for scope in logs.scope_logs for record in scope.log_records]
+
+    def take_traces(self, request: Any) -> None:
+        """Keep the spans of a request."""
+        for traces in request.resource_spans:
+            self._note(traces.resource)
+            self.spans += [span for scope in traces.scope_spans for span in scope.spans]
 
     def _note(self, resource: Any) -> None:
         self.services |= {each.value.string_value for each in resource.attributes if each.key == "service.name"}
@@ -88,3 +112,28 @@ def collecting() -> Iterator[Collector]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def collecting_grpc() -> Iterator[Collector]:
+    """The same over gRPC."""
+
+    class Logs(LogsServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802  # as the service names it
+            collector.take_logs(request)
+            return ExportLogsServiceResponse()
+
+    class Traces(TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802  # as the service names it
+            collector.take_traces(request)
+            return ExportTraceServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_LogsServiceServicer_to_server(Logs(), server)
+    add_TraceServiceServicer_to_server(Traces(), server)
+    collector = Collector(server.add_insecure_port("127.0.0.1:0"))
+    server.start()
+    try:
+        yield collector
+    finally:
+        server.stop(None).wait()

@@ -14,7 +14,7 @@ from aviso_server.logs.otlp import OtlpHandler, endpoint
 from aviso_server.logs.tally import Records
 from tests.harness import Server, StartFailed
 from tests.harness.client import JSON, body
-from tests.harness.collector import Collector, collecting
+from tests.harness.collector import Collector, collecting, collecting_grpc
 from tests.harness.metrics import free_port, scrape, with_metrics
 
 CONFIG: dict[str, Any] = {
@@ -25,8 +25,8 @@ CONFIG: dict[str, Any] = {
 FAST = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 
 
-def exporting(port: int) -> dict[str, Any]:
-    otlp = {"enabled": True, "endpoint": f"127.0.0.1:{port}", "protocol": "http"}
+def exporting(port: int, protocol: str = "http") -> dict[str, Any]:
+    otlp = {"enabled": True, "endpoint": f"127.0.0.1:{port}", "protocol": protocol}
     return with_metrics({**CONFIG, "logging": {"level": "info", "otlp": otlp}})
 
 
@@ -34,9 +34,10 @@ def named(collector: Collector, name: str) -> list[Any]:
     return [span for span in list(collector.spans) if span.name == name]
 
 
-def test_records_and_traces(tmp_path: Path) -> None:
-    with collecting() as collector:
-        config = exporting(collector.port)
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_records_and_traces(tmp_path: Path, protocol: str) -> None:
+    with collecting() if protocol == "http" else collecting_grpc() as collector:
+        config = exporting(collector.port, protocol)
         trace = "0af7651916cd43dd8448eb211c80319c"
         with Server(config, tmp_path, FAST) as server:
             with server.client.watch("tide", {"port": "dover"}) as stream:

@@ -22,7 +22,8 @@ LOCK = "lock"
 APPLICATION_ID = 0x41564953  # "AVIS"
 FORMAT = 1
 PAGE_SIZE = 8192
-PAGES_AHEAD = 2000  # that commits may be ahead of the database, and that all readers look through
+PAGES_AHEAD = 2000  # that commits are ahead of the database as a rule, and that all readers look through
+_MOST_PAGES_AHEAD = 4 * PAGES_AHEAD  # where a commit moves them itself, because nobody did it beside
 _FRAME_HEADER = 24  # bytes before each page there
 QUICK_CHECK_BYTES = 256 * 1024 * 1024  # larger databases are not walked at start: it would take too long
 
@@ -82,7 +83,7 @@ def connect(file: Path) -> sqlite3.Connection:
     """A connection to a prepared database, in autocommit mode, with every commit forced to disk."""
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=512)
     connection.execute("PRAGMA synchronous=FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint={PAGES_AHEAD}")
+    connection.execute(f"PRAGMA wal_autocheckpoint={_MOST_PAGES_AHEAD}")
     return connection
 
 

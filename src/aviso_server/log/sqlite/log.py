@@ -33,6 +33,7 @@ from aviso_server.log.base import (
     Subscription,
 )
 from aviso_server.log.followers import Followers
+from aviso_server.log.sqlite.checkpoints import Checkpoints
 from aviso_server.log.sqlite.files import DirectoryLock, as_log_error, connect, make_room_ahead, prepare
 from aviso_server.log.sqlite.keys import KeyedAppend
 from aviso_server.log.sqlite.reader import Reader
@@ -280,6 +281,7 @@ class SqliteLog:
             self._lock.acquire()
             file = prepare(self._path)
             connection = connect(file)
+            checkpoints = Checkpoints(file)
 
             def deliver(outcome: Outcome) -> None:
                 # A loop that was closed over an open log has nobody left to tell.
@@ -295,12 +297,14 @@ class SqliteLog:
                 self._keys,
                 self._archived,
                 self._patience,
+                checkpoints.note_commit,
             )
             self._entries = writer.apply_policies()
             make_room_ahead(file)
             reader = Reader(file)
+            checkpoints.start()
             writer.start()
-            return _Opened(loop, connection, writer, reader)
+            return _Opened(loop, connection, writer, reader, checkpoints)
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -311,6 +315,7 @@ class SqliteLog:
 
     def _shut(self, opened: _Opened) -> None:
         opened.writer.stop()
+        opened.checkpoints.stop()
         opened.reader.close()
         # If this fails, everything is still in the write-ahead log and found there at the next start.
         with contextlib.suppress(sqlite3.Error):
@@ -323,10 +328,16 @@ class _Opened:
     """What an open log holds on to."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, connection: sqlite3.Connection, writer: Writer, reader: Reader
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connection: sqlite3.Connection,
+        writer: Writer,
+        reader: Reader,
+        checkpoints: Checkpoints,
     ) -> None:
         self.loop = loop
         self.connection = connection
+        self.checkpoints = checkpoints
         self.writer = writer
         self.reader = reader
         self.closing = False

@@ -90,6 +90,7 @@ class Writer:
         keys: KeyPolicy,
         archived: Archived | None = None,
         patience: int = PATIENCE,
+        note_commit: Callable[[sqlite3.Connection], None] = lambda _: None,
     ) -> None:
         self._keys = keys
         self._connection = connection
@@ -104,6 +105,7 @@ class Writer:
             self._retains = self._retention.needed
         self._clock = clock
         self._deliver = deliver
+        self._note_commit = note_commit
         self._queue: queue.SimpleQueue[Sequence[Work] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="aviso-log-writer", daemon=True)
         self.failing = False  # the last attempt to write failed
@@ -167,6 +169,7 @@ class Writer:
                 self._fail(work, LogError(f"this cannot be stored: {error}"))
         else:
             self._deliver(Outcome(changed, added, answers, _drafts(work)))
+            self._note_commit(self._connection)
 
     def _fail(self, work: Sequence[Work], error: LogError) -> None:
         self._deliver(Outcome({}, [], [(one.future, None) for one in work], _drafts(work), error))

@@ -1,0 +1,39 @@
+"""Commits reach the database beside the writer, and the file they went to is used from its front again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from aviso_server.log.sqlite.checkpoints import INTERVAL
+from aviso_server.log.sqlite.files import DATABASE, PAGE_SIZE, PAGES_AHEAD
+from aviso_server.log.sqlite.log import SqliteLog
+from aviso_server.model.notification import Draft
+
+PAYLOAD = b'"' + b"x" * 4000 + b'"'
+AT_ONCE = 500
+
+
+def test_the_file_ahead_stays_small_while_publishing_goes_on(tmp_path: Path) -> None:
+    async def publish() -> tuple[int, int]:
+        log = SqliteLog(tmp_path)
+        await log.open()
+        stored = 0
+        try:
+            while stored * len(PAYLOAD) < 4 * PAGES_AHEAD * PAGE_SIZE:
+                drafts = [Draft("tide", f"tide.{stored + place}", b"{}", PAYLOAD) for place in range(AT_ONCE)]
+                notifications = await log.append_many(drafts)
+                stored += len(notifications)
+                await asyncio.sleep(INTERVAL / 3)
+            await asyncio.sleep(3 * INTERVAL)
+            sizes = (tmp_path / DATABASE).stat().st_size, (tmp_path / f"{DATABASE}-wal").stat().st_size
+            batch = await log.read("tide", 1, stored, 1000)
+            assert [each.sequence for each in batch.notifications[:3]] == [1, 2, 3]
+            assert (await log.state("tide")).count == stored
+        finally:
+            await log.close()
+        return sizes
+
+    database, ahead = asyncio.run(publish())
+    assert database > 3 * PAGES_AHEAD * PAGE_SIZE, "the database has not grown while the log was open"
+    assert ahead < 2 * PAGES_AHEAD * PAGE_SIZE, "the file ahead was not used again"
