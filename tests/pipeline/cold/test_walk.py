@@ -77,6 +77,14 @@ def test_a_group_ends_where_a_file_does_rather_than_in_the_middle_of_the_next() 
     assert (group.rows, group.last) == (40, files[1].last)
 
 
+def test_whole_files_are_never_cut() -> None:
+    files, footers = lay_out([[10, 10], [10, 10], [10, 10]], [True] * 3)
+    for most, rows, whole in ((1, 10, 1), (29, 10, 1), (30, 30, 2)):  # the first row group is behind us
+        group = next_group(files, footers, PINNED, 15, 100, Budget(most, 10**9, files=True))  # type: ignore[arg-type]  # as above
+        assert group is not None
+        assert (group.rows, group.last) == (rows, files[whole - 1].last)
+
+
 def test_bytes_bound_a_group_too() -> None:
     files, footers = lay_out([[10, 10, 10]], [True])
     group = next_group(files, footers, EVERYTHING, 1, 100, Budget(1000, 2_000))  # type: ignore[arg-type]  # as above
@@ -112,7 +120,9 @@ def test_few_hits_are_picked_and_many_are_not() -> None:
     (few,) = chunks(group, np.array([1, 2500, 9999]), Budget(10**6, 10**9))
     assert few.picked is not None
     (many,) = chunks(group, np.arange(1, 3001), Budget(10**6, 10**9))
-    assert (many.first, many.last, many.picked) == (1, 3000, None)
+    assert (many.first, many.last, many.picked, many.bounded) == (1, 3000, None, True)
+    (most,) = chunks(group, np.arange(1, 10_001, 5), Budget(10**6, 10**9))
+    assert (most.first, most.last, most.picked, most.bounded) == (1, 9996, None, False)
 
 
 def test_row_groups_without_hits_are_left_out() -> None:

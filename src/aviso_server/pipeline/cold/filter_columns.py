@@ -198,10 +198,11 @@ def _foreign(value: Column) -> Column:
 def _compared(value: Column, operator: str, operands: tuple[Any, ...]) -> Column:
     """For Spark what is no number is the largest one, and in a set the two zeros differ; for Python neither is so."""
     if operator in ("eq", "in"):
-        zeros = [each for each in operands if isinstance(each, float) and each == 0]
-        others = [each for each in operands if each not in zeros]
-        tests = [value == f.lit(others[0]) if len(others) == 1 else value.isin(others)] if others else []
-        return _any([*tests, value.between(f.lit(-0.0), f.lit(0.0))] if zeros else tests)
+        zero = any(isinstance(each, float) and each == 0 for each in operands)
+        # A set, even of one: its values are no part of the code that Spark compiles, so that it does for all filters
+        # of this kind. The null, which equals nothing, keeps Spark from taking it apart.
+        among = value.isin([*operands, None])
+        return among | value.between(f.lit(-0.0), f.lit(0.0)) if zero else among
     if operator == "between":
         return value.between(f.lit(operands[0]), f.lit(operands[1]))
     operand = f.lit(operands[0])

@@ -10,6 +10,7 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column
@@ -33,9 +34,10 @@ _FIRST = Budget(rows=25_000, bytes=8 * _MEGABYTE)
 """What is fetched first: little, so that the first notification comes soon."""
 _MOST = Budget(rows=1_000_000, bytes=24 * _MEGABYTE)
 """What is fetched at once later on: bounds the memory."""
-_FIRST_SEARCH = Budget(rows=50_000, bytes=sys.maxsize)
-_MOST_SEARCH = Budget(rows=5_000_000, bytes=sys.maxsize)
-"""What is searched at once: only sequences come back."""
+_FIRST_SEARCH = Budget(rows=50_000, bytes=sys.maxsize, files=True)
+_MOST_SEARCH = Budget(rows=5_000_000, bytes=sys.maxsize, files=True)
+"""What is searched at once: only sequences come back. Whole files need no bounds, so that all searches are alike and
+Spark compiles one piece of code for them."""
 _SMALL = 4 * _MEGABYTE
 """What is read at once without being searched: a second job would take longer."""
 _GROWTH, _SEARCH_GROWTH = 4, 10
@@ -139,7 +141,7 @@ class Reading:
             group = step.group
             following: _Step | None = None
             if step.search is None:
-                yield Chunk(group.first, group.last, group.files, None), step
+                yield Chunk(group.first, group.last, group.files), step
             else:
                 yield None
                 hits = step.search.result()
@@ -163,7 +165,8 @@ class Reading:
         self._used.update(group.files)
         if direct or group.bytes <= _SMALL:
             return _Step(group, marks, None)
-        self._search = Budget(min(_MOST_SEARCH.rows, self._search.rows * _SEARCH_GROWTH), _MOST_SEARCH.bytes)
+        rows = min(_MOST_SEARCH.rows, self._search.rows * _SEARCH_GROWTH)
+        self._search = msgspec.structs.replace(_MOST_SEARCH, rows=rows)
         return _Step(group, marks, self._working.submit(self._hits, group))
 
     def _hits(self, group: Group) -> Hits:
@@ -173,11 +176,11 @@ class Reading:
             found = self._scanner.rows(
                 group.files,
                 {**condition.reads, "sequence": "long"},
-                _both(condition.column, _bounds(group.files, group.first, group.last)),
+                condition.column,
                 ["sequence"],
                 pages=False,
             )
-        hits: Hits = found.column("sequence").to_numpy()
+        hits: Hits = _between(found, group.first, group.last).column("sequence").to_numpy()
         return hits
 
     def _fetch(self, chunk: Chunk, step: _Step) -> pa.Table:
@@ -188,16 +191,17 @@ class Reading:
         columns = {**_WIDE_TYPES, **condition.judging}
         if chunk.picked is None:
             columns |= condition.reads
-            test = _both(condition.column, _bounds(chunk.files, chunk.first, chunk.last))
+            bounds = _bounds(chunk.files, chunk.first, chunk.last) if chunk.bounded else None
+            test = _both(condition.column, bounds)
         else:
             test = f.expr(f"sequence in ({','.join(map(str, chunk.picked.tolist()))})")
         select: list[str | Column] = [*WIDE, *condition.judging]
         if condition.doubt is not None:
             columns |= condition.reads
             select.append(condition.doubt.alias(DOUBT))
-        pages = chunk.picked is not None or len(chunk.files) == 1
+        pages = chunk.picked is not None or (chunk.bounded and len(chunk.files) == 1)
         with self._tagged():
-            found = self._scanner.rows(chunk.files, columns, test, select, pages)
+            found = _between(self._scanner.rows(chunk.files, columns, test, select, pages), chunk.first, chunk.last)
         if chunk.picked is None and step.search is None:
             self._share = found.num_rows / max(1, step.group.rows)
         self._fetching = Budget(
@@ -233,6 +237,13 @@ def _bounds(files: tuple[DataFile, ...], first: int, last: int) -> Column | None
     if last < files[-1].last:
         parts.append(f"sequence <= {last}")
     return f.expr(" and ".join(parts)) if parts else None
+
+
+def _between(table: pa.Table, first: int, last: int) -> pa.Table:
+    """The rows of an ordered table with these sequences."""
+    sequences = table.column("sequence").to_numpy()
+    start, end = np.searchsorted(sequences, first), np.searchsorted(sequences, last, "right")
+    return table.slice(start, end - start)
 
 
 def _both(one: Column | None, other: Column | None) -> Column | None:

@@ -30,7 +30,6 @@ _SETTINGS = {
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
     "spark.sql.parquet.pushdown.inFilterThreshold": "100000",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    "spark.sql.maxPlanStringLength": "1000",
 }
 _NEVER = {"parquet.filter.dictionary.enabled": "false"}  # to read dictionaries in advance costs more than it saves
 _PAGES = "parquet.filter.columnindex.enabled"

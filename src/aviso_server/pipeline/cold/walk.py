@@ -30,6 +30,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     rows: int
     bytes: int
+    files: bool = False  # only whole ones, and one at least
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -59,7 +60,8 @@ class Chunk(msgspec.Struct, frozen=True):
     first: int
     last: int
     files: tuple[DataFile, ...]
-    picked: Hits | None  # the sequences to pick out; None: so many rows pass that all are tested again
+    picked: Hits | None = None  # the sequences to pick out; None: so many rows pass that all are tested again
+    bounded: bool = True  # the files have so much outside of the part that it is worth to say where it ends
 
 
 def next_group(
@@ -81,11 +83,12 @@ def next_group(
             break
         sight = seen
         if taken and rows + sum(group.rows for group in facts.groups) > budget.rows:
-            break  # whole files need no bounds, and then the same code for all groups does
+            break
         for group in facts.groups:
             if group.last < start or group.first > end:
                 continue
-            if taken and (rows + group.rows > budget.rows or size + group.bytes > budget.bytes):
+            full = rows + group.rows > budget.rows or size + group.bytes > budget.bytes
+            if taken and full and not budget.files:
                 return Group(start, group.first - 1, sight, tuple(used), tuple(taken), paged)
             if not used or used[-1] is not file:
                 used.append(file)
@@ -116,9 +119,15 @@ def chunks(group: Group, hits: Hits, budget: Budget) -> Iterator[Chunk]:
 
 
 def _chunk(group: Group, part: Sequence[int], hits: Hits, picking: bool) -> Chunk:
-    first, last = int(hits[0]), int(hits[-1])
     with_hits = [group.row_groups[number] for number in part]
     files = tuple(
         file for file in group.files if any(file.first <= each.last and each.first <= file.last for each in with_hits)
     )
-    return Chunk(first, last, files, hits if picking else None)
+    inside = [each for each in group.row_groups if files[0].first <= each.first and each.last <= files[-1].last]
+    return Chunk(
+        first=int(hits[0]),
+        last=int(hits[-1]),
+        files=files,
+        picked=hits if picking else None,
+        bounded=2 * len(part) < len(inside),
+    )
