@@ -1,4 +1,7 @@
-"""A thousand events per second: all of them are counted, and the page stays quick."""
+"""A thousand events per second: all of them are counted, and the page can be used meanwhile in bounded memory.
+
+How quick it stays is measured by `python -m bench console`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import threading
 import time
 
-from playwright.sync_api import CDPSession, expect
+from playwright.sync_api import expect
 
 from tests.browser.events import storms
 from tests.browser.visit import Visit
@@ -16,13 +19,6 @@ from tests.harness import Server
 RATE = 1000
 SECONDS = 5
 PUBLISHERS = 2
-BUSIEST = 0.6  # of the main thread of the page
-
-
-def processor_seconds(session: CDPSession) -> float:
-    """What the main thread of the page has worked so far: not how long it waited for others on this machine."""
-    metrics = session.send("Performance.getMetrics")["metrics"]
-    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
 
 def publish(server: Server, number: int) -> None:
@@ -39,16 +35,13 @@ def publish(server: Server, number: int) -> None:
     connection.close()
 
 
-def test_a_thousand_per_second_leave_the_page_quick(visit: Visit, server: Server) -> None:
+def test_a_thousand_per_second_leave_the_page_usable(visit: Visit, server: Server) -> None:
     view = visit.open("live")
     view.get_by_role("button", name="Watch", exact=True).click()
     expect(view.locator(".stream-state")).to_have_attribute("data-phase", "live")
-    session = visit.context.new_cdp_session(visit.page)
-    session.send("Performance.enable", {"timeDomain": "threadTicks"})
     publishers = [
         threading.Thread(target=publish, args=(server, RATE * SECONDS // PUBLISHERS)) for _ in range(PUBLISHERS)
     ]
-    worked, began = processor_seconds(session), time.monotonic()
     for publisher in publishers:
         publisher.start()
     visit.page.wait_for_timeout(1000)
@@ -62,9 +55,5 @@ def test_a_thousand_per_second_leave_the_page_quick(visit: Visit, server: Server
     visit.screenshot("load")
     for publisher in publishers:
         publisher.join()
-    took = time.monotonic() - began
     expect(view.locator(".counts")).to_contain_text(f"{RATE * SECONDS:,} notifications")
     assert view.locator(".card").count() <= 60
-    busy = (processor_seconds(session) - worked) / SECONDS
-    print(f"{RATE * SECONDS / took:.0f} per second; the page was busy {busy:.0%} of the time")
-    assert busy < BUSIEST
