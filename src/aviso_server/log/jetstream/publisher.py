@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 GROUP = 1000  # messages: the most a broker takes as one batch
 _GROUP_BYTES = 4 * 1024 * 1024
-_UNDER_WAY = 2  # groups: the broker works on one while the answers to the other bring the next
-_WORTH_DIVIDING = 64  # messages
 
 
 class NotStored(LogError):
@@ -101,14 +99,11 @@ class Publisher:
         self._options = options
         self._work: deque[Append | Removal] = deque()
         self._worker: asyncio.Task[None] | None = None
-        self._under_way: dict[asyncio.Task[None], int] = {}  # groups at the broker, with how many appends each
-        self._news = asyncio.Event()  # work has come, or a group has come back
         self._pace = Pace()
 
     def put(self, work: Append | Removal) -> None:
         """Hand over work."""
         self._work.append(work)
-        self._news.set()
         if self._worker is None:
             self._worker = asyncio.create_task(self._run(), name=f"publisher of {self._base}")
 
@@ -119,47 +114,23 @@ class Publisher:
 
     async def _run(self) -> None:
         try:
-            while self._work or self._under_way:
-                self._news.clear()
-                if self._work and isinstance(removal := self._work[0], Removal) and not self._under_way:
+            while self._work:
+                if isinstance(removal := self._work[0], Removal):
                     await self._remove(removal)
                     self._work.popleft()
-                elif not await self._send_next():
-                    await self._news.wait()
+                    continue
+                if (pause := self._pace.pause(len(self._work))) > 0:
+                    await asyncio.sleep(pause)
+                await self._store(*await self._gather())
         finally:
             self._worker = None
 
-    async def _send_next(self) -> bool:
-        """Send a group, or say that it is better to wait.
-
-        Two groups of about the same size take turns, so that neither the broker nor this process waits long.
-        """
-        if not self._work or isinstance(self._work[0], Removal) or not self._is_time():
-            return False
-        if (pause := self._pace.pause(len(self._work))) > 0:
-            await asyncio.sleep(pause)
-        total = len(self._work) + sum(self._under_way.values())
-        group, batch = await self._gather(GROUP if total < _WORTH_DIVIDING else (total + 1) // 2)
-        task = asyncio.create_task(self._store(group, batch), name=f"group for {self._base}")
-        self._under_way[task] = len(group)
-        task.add_done_callback(self._came_back)
-        return True
-
-    def _is_time(self) -> bool:
-        if len(self._under_way) == _UNDER_WAY:
-            return False
-        return 2 * len(self._work) >= sum(self._under_way.values())
-
-    def _came_back(self, task: asyncio.Task[None]) -> None:
-        del self._under_way[task]
-        self._news.set()
-
-    async def _gather(self, most: int) -> tuple[list[Append], bool]:
+    async def _gather(self) -> tuple[list[Append], bool]:
         """What goes out together, and whether as an atomic batch: always if drafts have to stay together."""
         group: list[Append] = []
         size = count = 0
         together = False
-        while self._work and len(group) < most and isinstance(one := self._work[0], Append):
+        while self._work and isinstance(one := self._work[0], Append):
             size += sum([message.size for message in one.messages])
             count += len(one.drafts)
             if group and (count > GROUP or size > _GROUP_BYTES or one.keyed != group[0].keyed):
