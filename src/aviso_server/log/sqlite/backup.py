@@ -13,6 +13,7 @@ import msgspec
 
 from aviso_server.errors import LogDamaged, LogUnavailable
 from aviso_server.log.sqlite.files import DATABASE, DirectoryLock, as_log_error, check
+from aviso_server.log.sqlite.stream import load_entries, save_entry
 
 __all__ = ["Copy", "Progress", "back_up", "restore"]
 
@@ -91,7 +92,8 @@ def restore(source: Path, directory: Path, advance: int = 0, progress: Progress 
             _copy(reading, draft, progress)
         if advance:
             with closing(sqlite3.connect(draft, isolation_level=None)) as writing:
-                writing.execute("UPDATE catalogue SET last_sequence = last_sequence + ?", (advance,))
+                for entry in load_entries(writing).values():
+                    save_entry(writing, msgspec.structs.replace(entry, last=entry.last + advance))
                 writing.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         check(draft)
         copied = _described(draft, target, began)
@@ -126,12 +128,12 @@ def _copy(reading: sqlite3.Connection, draft: Path, progress: Progress | None) -
 
 def _described(draft: Path, target: Path, began: float) -> Copy:
     with closing(_open(draft)) as reading:
-        rows = reading.execute("SELECT name, last_sequence, count FROM catalogue ORDER BY name").fetchall()
+        entries = sorted(load_entries(reading).values(), key=lambda entry: entry.name)
     return Copy(
         str(target),
         draft.stat().st_size,
-        {name: last for name, last, _ in rows},
-        sum(count for *_, count in rows),
+        {entry.name: entry.last for entry in entries},
+        sum(entry.count for entry in entries),
         round(time.monotonic() - began, 3),
     )
 

@@ -19,8 +19,8 @@ __all__ = [
     "StreamTable",
     "create_stream",
     "first_held",
-    "keep_catalogue",
     "load_entries",
+    "save_entry",
 ]
 
 KEEP_ALL = StoragePolicy()
@@ -57,15 +57,37 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 def load_entries(connection: sqlite3.Connection) -> dict[str, Entry]:
-    """All streams of the database by name."""
+    """All streams of the database by name.
+
+    The catalogue may be behind: rows that were only added since it was last saved are counted here.
+    """
     entries = {}
     rows = connection.execute(
         "SELECT id, name, last_sequence, last_time, trimmed, count, bytes, largest, boxed FROM catalogue"
     )
     for number, name, last, last_time, trimmed, count, size, largest, boxed in rows.fetchall():
-        first = first_held(connection, f"stream_{number:d}", last)
-        entries[name] = Entry(number, name, first, last, last_time, trimmed, count, size, largest, bool(boxed))
+        table = f"stream_{number:d}"
+        newest, newest_time, more, more_bytes, more_largest, more_boxed = connection.execute(
+            "SELECT ifnull(max(sequence), 0), ifnull(max(time), 0), count(*), ifnull(sum(size), 0), "
+            f"ifnull(max(size), 0), ifnull(max(box IS NOT NULL), 0) FROM {table} WHERE sequence > ?",
+            (last,),
+        ).fetchone()
+        last, last_time = max(last, newest), max(last_time, newest_time)
+        largest, boxed = max(largest, more_largest), bool(boxed or more_boxed)
+        first = first_held(connection, table, last)
+        entries[name] = Entry(
+            number, name, first, last, last_time, trimmed, count + more, size + more_bytes, largest, boxed
+        )
     return entries
+
+
+def save_entry(connection: sqlite3.Connection, entry: Entry) -> None:
+    """Write a stream's line of the catalogue."""
+    connection.execute(
+        "UPDATE catalogue SET last_sequence = ?, last_time = ?, trimmed = ?, count = ?, bytes = ?, largest = ?, "
+        "boxed = ? WHERE id = ?",
+        (entry.last, entry.last_time, entry.trimmed, entry.count, entry.bytes, entry.largest, entry.boxed, entry.id),
+    )
 
 
 def first_held(connection: sqlite3.Connection, table: str, last: int) -> int:
@@ -88,23 +110,7 @@ def create_stream(connection: sqlite3.Connection, name: str) -> Entry:
         "min_lat REAL, min_lon REAL, max_lat REAL, max_lon REAL, box BLOB, "
         "topic TEXT NOT NULL, identifier TEXT NOT NULL, payload TEXT NOT NULL)"
     )
-    entry = Entry(number, name, 1, 0, 0, 0, 0, 0, 0, False)
-    keep_catalogue(connection, entry)
-    return entry
-
-
-def keep_catalogue(connection: sqlite3.Connection, entry: Entry) -> None:
-    """From now on, whatever this connection inserts into the stream's view is in its table and in the catalogue."""
-    columns, _ = _BOXED
-    new = ", ".join(f"new.{column}" for column in columns.split(", "))
-    connection.execute(f"CREATE TEMP VIEW {entry.table}_alone AS SELECT {columns} FROM main.{entry.table}")
-    connection.execute(
-        f"CREATE TEMP TRIGGER {entry.table}_grows INSTEAD OF INSERT ON {entry.table}_alone BEGIN "
-        f"INSERT INTO {entry.table} ({columns}) VALUES ({new}); "
-        "UPDATE catalogue SET last_sequence = new.sequence, last_time = new.time, count = count + 1, "
-        "bytes = bytes + new.size, largest = max(largest, new.size), boxed = boxed OR new.box IS NOT NULL "
-        f"WHERE id = {entry.id:d}; END"
-    )
+    return Entry(number, name, 1, 0, 0, 0, 0, 0, 0, False)
 
 
 class StreamTable:
@@ -133,15 +139,12 @@ class StreamTable:
         self._waiting.append(notification)
         return notification
 
-    def flush(self, alone: bool = False) -> None:
-        """Insert what was added and remove what the policy does not keep beside it.
-
-        With `alone` the catalogue follows by itself and `save` is not needed.
-        """
+    def flush(self) -> None:
+        """Insert what was added and remove what the policy does not keep beside it."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        self._insert(waiting, f"{self._table}_alone" if alone else self._table)
+        self._insert(waiting)
         self.added += waiting
         if self._policy.allow_duplicates is False:
             self._supersede(waiting[0].sequence)
@@ -233,14 +236,10 @@ class StreamTable:
     def save(self) -> Entry:
         """Write the stream's catalogue line and return it."""
         entry = self.entry()
-        self._connection.execute(
-            "UPDATE catalogue SET last_sequence = ?, last_time = ?, trimmed = ?, count = ?, bytes = ?, largest = ?, "
-            "boxed = ? WHERE id = ?",
-            (self.last, entry.last_time, self.trimmed, self.count, self.bytes, self.largest, self.boxed, entry.id),
-        )
+        save_entry(self._connection, entry)
         return entry
 
-    def _insert(self, notifications: Sequence[Notification], into: str) -> None:
+    def _insert(self, notifications: Sequence[Notification]) -> None:
         boxed = any(notification.box is not None for notification in notifications)
         columns, row = _BOXED if boxed else _PLAIN
         for start in range(0, len(notifications), ROWS_PER_INSERT):
@@ -260,7 +259,7 @@ class StreamTable:
             rows = 1 << (len(run) - 1).bit_length()
             values += (None,) * (row.count("?") * (rows - len(run)))
             self._connection.execute(
-                f"INSERT INTO {into} ({columns}) SELECT * FROM (VALUES {','.join([row] * rows)}) "
+                f"INSERT INTO {self._table} ({columns}) SELECT * FROM (VALUES {','.join([row] * rows)}) "
                 "WHERE column1 IS NOT NULL",
                 values,
             )

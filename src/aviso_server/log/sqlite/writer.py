@@ -7,6 +7,7 @@ event loop, however many publishers wait for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import sqlite3
@@ -22,13 +23,14 @@ from aviso_server.log.base import KeyPolicy, StoragePolicy
 from aviso_server.log.sqlite.files import as_log_error
 from aviso_server.log.sqlite.keys import KeyedAppend, KeyTable
 from aviso_server.log.sqlite.retention import PATIENCE, Archived, ArchivedRetention
-from aviso_server.log.sqlite.stream import KEEP_ALL, ROWS_PER_INSERT, Entry, StreamTable, create_stream, keep_catalogue
+from aviso_server.log.sqlite.stream import KEEP_ALL, ROWS_PER_INSERT, Entry, StreamTable, create_stream, save_entry
 from aviso_server.model.notification import Draft, Notification
 
 __all__ = ["Advance", "Append", "Outcome", "Remove", "Wipe", "Work", "Writer"]
 
 TRIM_SECONDS = 1.0
 TRIM_ROWS = 20_000  # at most so many leave in one transaction, so that publishers never wait long
+UNSAVED_ROWS = 20_000  # the catalogue may be behind by, to be counted again after a crash
 
 _logger = logging.getLogger(__name__)
 
@@ -95,8 +97,7 @@ class Writer:
         self._keys = keys
         self._connection = connection
         self._entries = dict(entries)
-        for entry in entries.values():
-            keep_catalogue(connection, entry)
+        self._saved = {stream: entry.last for stream, entry in entries.items()}  # up to where the catalogue goes
         self._policies = {stream.lower(): policy for stream, policy in policies.items()}
         self._retention: ArchivedRetention | None = None
         self._retains = any(policy.retention_ns is not None for policy in policies.values())
@@ -129,6 +130,15 @@ class Writer:
         """Finish all work handed over before, then end the thread and wait for it. Blocks."""
         self._queue.put(None)
         self._thread.join()
+        # If this fails, the next start counts what is missing.
+        with contextlib.suppress(sqlite3.Error):
+            self._save_catalogue()
+
+    def _save_catalogue(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        for entry in self._entries.values():
+            save_entry(self._connection, entry)
+        self._connection.execute("COMMIT")
 
     def _run(self) -> None:
         due = time.monotonic() + TRIM_SECONDS
@@ -214,8 +224,11 @@ class Writer:
         if rows > ROWS_PER_INSERT or len(streams) != 1:
             return False
         (stream,) = streams
+        entry = self._entries.get(stream)
+        if entry is None or entry.last - self._saved.get(stream, 0) >= UNSAVED_ROWS:
+            return False
         policy = KEEP_ALL if self._retention is not None else self._policies.get(stream.lower(), KEEP_ALL)
-        return stream in self._entries and StreamTable.only_grows(policy)
+        return StreamTable.only_grows(policy)
 
     def _transact(
         self, change: Callable[[_Tables], None], one_insert: bool = False
@@ -223,10 +236,11 @@ class Writer:
         tables = _Tables(self._connection, self._entries, self._policies, self._clock(), trims=self._retention is None)
         try:
             if one_insert:
-                # A statement by itself is a transaction, and its trigger keeps the catalogue: three statements fewer,
-                # for each of which this thread would have to wait for a busy event loop several times.
+                # A statement by itself is a transaction: three statements fewer, for each of which this thread would
+                # have to wait for a busy event loop several times. The catalogue is saved later. What it lacks can be
+                # counted, since rows leave only in transactions that save it.
                 change(tables)
-                tables.flush(alone=True)
+                tables.flush()
                 changed = {name: table.entry() for name, table in tables.touched.items()}
             else:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -234,6 +248,7 @@ class Writer:
                 tables.flush()
                 changed = {name: table.save() for name, table in tables.touched.items()}
                 self._connection.execute("COMMIT")
+                self._saved.update({name: entry.last for name, entry in changed.items()})
         except BaseException as error:
             self._roll_back()
             if isinstance(error, (sqlite3.OperationalError, OSError)):
@@ -364,10 +379,10 @@ class _Tables:
             table = self._open(entry)
         return table
 
-    def flush(self, alone: bool = False) -> None:
+    def flush(self) -> None:
         """Insert everything that waits."""
         for table in self.touched.values():
-            table.flush(alone)
+            table.flush()
 
     def probe(self) -> None:
         """Write a little and leave nothing: finds out whether there is room again."""
