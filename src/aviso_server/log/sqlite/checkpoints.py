@@ -28,21 +28,24 @@ class Checkpoints:
         self._file = file
         self._committed = threading.Event()
         self._stopping = threading.Event()
-        self._rest_is_small = False
+        self.rest_is_small = False  # and the writer should call `finish`
         self._thread = threading.Thread(target=self._run, name="aviso-log-checkpoints", daemon=True)
 
     def start(self) -> None:
         """Begin to look after the commits."""
         self._thread.start()
 
-    def note_commit(self, writing: sqlite3.Connection) -> None:
-        """The writer says so after each commit, from its own thread."""
-        if self._rest_is_small:
-            self._rest_is_small = False
+    def note_commit(self) -> None:
+        """The writer says so after each commit."""
+        if not self._committed.is_set():
+            self._committed.set()
+
+    def finish(self, writing: sqlite3.Connection) -> None:
+        """Move the rest, if it is small, over the connection that nobody else can write with meanwhile."""
+        if self.rest_is_small:
+            self.rest_is_small = False
             with contextlib.suppress(sqlite3.Error):
                 writing.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        elif not self._committed.is_set():
-            self._committed.set()
 
     def stop(self) -> None:
         """End the thread and wait for it. Blocks."""
@@ -56,9 +59,9 @@ class Checkpoints:
                 self._committed.wait()
                 if self._stopping.wait(INTERVAL):
                     return
-                if self._rest_is_small:  # the writer is about to do it
+                if self.rest_is_small:  # the writer is about to do it
                     continue
                 self._committed.clear()
                 with contextlib.suppress(sqlite3.Error):  # no room, say: the commits stay where they are
                     _, ahead, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                    self._rest_is_small = ahead >= _BEGIN_AGAIN
+                    self.rest_is_small = ahead >= _BEGIN_AGAIN

@@ -75,6 +75,7 @@ class SqliteLog:
         self._entries: dict[str, Entry] = {}
         self._trimmed: dict[str, int] = {}  # what readers have seen of retention; the writer's word may come later
         self._gathered: list[Work] = []
+        self._handed_over = 0  # so many are with the writer's thread
         self._waiting = 0
         self.commit_sizes = Histogram(COMMIT_SIZES)
         self._accepting = False
@@ -233,20 +234,26 @@ class SqliteLog:
         return opened.loop.create_future()
 
     def _submit(self, work: Work) -> None:
-        # What one turn of the event loop brings goes to the writer together, as one batch. But when nothing else is
-        # under way, the writer may as well begin: what comes in the meantime is the next batch.
+        # What one turn of the event loop brings is committed together.
         assert self._opened is not None  # _promise has looked
-        if self._waiting == 1 and not self._gathered:
-            self._opened.writer.put((work,))
-            return
         if not self._gathered:
             self._opened.loop.call_soon(self._hand_over)
         self._gathered.append(work)
 
     def _hand_over(self) -> None:
-        if self._gathered and self._opened is not None:
-            gathered, self._gathered = self._gathered, []
+        if not self._gathered or self._opened is None:
+            return
+        gathered, self._gathered = self._gathered, []
+        outcomes = () if self._handed_over else self._opened.writer.commit_now(gathered)
+        for outcome in outcomes:
+            self._arrived(outcome)
+        if not outcomes:
+            self._handed_over += len(gathered)
             self._opened.writer.put(gathered)
+
+    def _came_back(self, outcome: Outcome) -> None:
+        self._handed_over -= len(outcome.answers)
+        self._arrived(outcome)
 
     def _arrived(self, outcome: Outcome) -> None:
         """Runs in the event loop after each transaction: followers first, then the publishers."""
@@ -286,7 +293,7 @@ class SqliteLog:
             def deliver(outcome: Outcome) -> None:
                 # A loop that was closed over an open log has nobody left to tell.
                 with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(self._arrived, outcome)
+                    loop.call_soon_threadsafe(self._came_back, outcome)
 
             writer = Writer(
                 connection,
@@ -297,7 +304,7 @@ class SqliteLog:
                 self._keys,
                 self._archived,
                 self._patience,
-                checkpoints.note_commit,
+                checkpoints,
             )
             self._entries = writer.apply_policies()
             make_room_ahead(file)

@@ -20,6 +20,7 @@ import msgspec
 
 from aviso_server.errors import LogError
 from aviso_server.log.base import KeyPolicy, StoragePolicy
+from aviso_server.log.sqlite.checkpoints import Checkpoints
 from aviso_server.log.sqlite.files import as_log_error
 from aviso_server.log.sqlite.keys import KeyedAppend, KeyTable
 from aviso_server.log.sqlite.retention import PATIENCE, Archived, ArchivedRetention
@@ -30,6 +31,10 @@ __all__ = ["Advance", "Append", "Outcome", "Remove", "Wipe", "Work", "Writer"]
 
 TRIM_SECONDS = 1.0
 TRIM_ROWS = 20_000  # at most so many leave in one transaction, so that publishers never wait long
+SMALL_COMMIT = 128  # notifications
+SMALL_BYTES = 128 * 1024  # of payload
+SLOW_COMMIT = 0.005  # seconds that a small commit should not take
+CAUTION = 1.0  # seconds for which commits stay out of the event loop after a slow one
 UNSAVED_ROWS = 20_000  # the catalogue may be behind by, to be counted again after a crash
 
 _logger = logging.getLogger(__name__)
@@ -92,7 +97,7 @@ class Writer:
         keys: KeyPolicy,
         archived: Archived | None = None,
         patience: int = PATIENCE,
-        note_commit: Callable[[sqlite3.Connection], None] = lambda _: None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self._keys = keys
         self._connection = connection
@@ -106,9 +111,11 @@ class Writer:
             self._retains = self._retention.needed
         self._clock = clock
         self._deliver = deliver
-        self._note_commit = note_commit
+        self._checkpoints = checkpoints
         self._queue: queue.SimpleQueue[Sequence[Work] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="aviso-log-writer", daemon=True)
+        self._writing = threading.Lock()  # whoever uses the connection
+        self._slow_until = 0.0
         self.failing = False  # the last attempt to write failed
 
     def apply_policies(self) -> dict[str, Entry]:
@@ -125,6 +132,30 @@ class Writer:
     def put(self, work: Sequence[Work]) -> None:
         """Hand over work; it is done in the order it came."""
         self._queue.put(work)
+
+    def commit_now(self, work: Sequence[Work]) -> Sequence[Outcome]:
+        """Commit this in the thread of the caller, if that takes no longer than to hand it over and to be told.
+
+        Nothing is done and nothing returned if it is too much for that, if the disk was slow lately, or if the
+        connection is in use: then `put` is the way. Nothing that was put before may still be waiting.
+        """
+        began = time.monotonic()
+        if self.failing or began < self._slow_until or not self._is_one_insert(work) or not _is_small(work):
+            return ()
+        if not self._writing.acquire(blocking=False):
+            return ()
+        try:
+            outcomes = self._outcomes(work)
+        finally:
+            self._writing.release()
+        ended = time.monotonic()
+        if ended - began > SLOW_COMMIT:
+            self._slow_until = ended + CAUTION
+        if self._checkpoints is not None:
+            self._checkpoints.note_commit()
+            if self._checkpoints.rest_is_small:
+                self._queue.put(())  # the thread does it
+        return outcomes
 
     def stop(self) -> None:
         """Finish all work handed over before, then end the thread and wait for it. Blocks."""
@@ -157,32 +188,34 @@ class Writer:
                 else:
                     work += batch
             if work:
-                self._commit(work)
+                with self._writing:
+                    outcomes = self._outcomes(work)
+                for outcome in outcomes:
+                    self._deliver(outcome)
+                if self._checkpoints is not None:
+                    self._checkpoints.note_commit()
+            if self._checkpoints is not None and self._checkpoints.rest_is_small:
+                with self._writing:
+                    self._checkpoints.finish(self._connection)
             if not stopping and (self._retains or self.failing) and time.monotonic() >= due:
-                more = self._tidy()
+                with self._writing:
+                    more = self._tidy()
                 due = time.monotonic() + (0.0 if more else TRIM_SECONDS)
 
-    def _commit(self, work: Sequence[Work]) -> None:
+    def _outcomes(self, work: Sequence[Work]) -> list[Outcome]:
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         try:
             changed, added = self._transact(lambda tables: self._do(tables, work, answers), self._is_one_insert(work))
         except (sqlite3.OperationalError, OSError, MemoryError) as error:
-            self._fail(work, as_log_error(error, "writing"))
+            return [_failed(work, as_log_error(error, "writing"))]
         except Exception as error:  # whatever it is, publishers must get an answer
             if len(work) > 1:
                 # One of them cannot be stored at all: find it, and let the others through.
-                for one in work:
-                    self._commit([one])
-            elif isinstance(error, sqlite3.DatabaseError):
-                self._fail(work, as_log_error(error, "writing"))
-            else:
-                self._fail(work, LogError(f"this cannot be stored: {error}"))
-        else:
-            self._deliver(Outcome(changed, added, answers, _drafts(work)))
-            self._note_commit(self._connection)
-
-    def _fail(self, work: Sequence[Work], error: LogError) -> None:
-        self._deliver(Outcome({}, [], [(one.future, None) for one in work], _drafts(work), error))
+                return [outcome for one in work for outcome in self._outcomes([one])]
+            if isinstance(error, sqlite3.DatabaseError):
+                return [_failed(work, as_log_error(error, "writing"))]
+            return [_failed(work, LogError(f"this cannot be stored: {error}"))]
+        return [Outcome(changed, added, answers, _drafts(work))]
 
     def _do(self, tables: _Tables, work: Sequence[Work], answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
         answers.clear()
@@ -335,6 +368,17 @@ class Writer:
             if tables.conform_index(name) and self._retention is None:
                 table.keep_newest_per_topic()
             table.apply_limits()
+
+
+def _failed(work: Sequence[Work], error: LogError) -> Outcome:
+    return Outcome({}, [], [(one.future, None) for one in work], _drafts(work), error)
+
+
+def _is_small(work: Sequence[Work]) -> bool:
+    """True for single notifications that are written in a moment."""
+    if len(work) > SMALL_COMMIT:
+        return False
+    return sum([len(one.drafts[0].payload) for one in work if isinstance(one, Append) and one.single]) < SMALL_BYTES
 
 
 def _drafts(work: Sequence[Work]) -> int:
