@@ -6,12 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
+import pytest
 import yaml
 
+from aviso_server.cli import main
 from aviso_server.config import inspect
+from aviso_server.log.jetstream.local_broker import find_broker
 from tests.harness import Server
 
 ROOT = Path(__file__).parents[2]
@@ -25,10 +30,19 @@ def instructions(name: str) -> list[str]:
     return re.findall(rf"^{name}\s+(.*)$", joined, re.MULTILINE)
 
 
-def test_base_images_are_pinned() -> None:
+def test_base_images_are_explicit() -> None:
     bases = instructions("FROM")
     assert len(bases) == 2, "one stage to build, one to run"
-    assert all(re.match(r"python:\d+\.\d+\.\d+-slim", base) for base in bases)
+    assert [base.split()[0] for base in bases] == ["${PYTHON}"] * 2, "what is built is run by the same Python"
+    arguments = dict(line.split("=", 1) for line in instructions("ARG"))
+    assert re.fullmatch(r"python:3\.\d+-slim-[a-z]+", arguments["PYTHON"])
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (
+        f"Programming Language :: Python :: {arguments['PYTHON'].split(':')[1].split('-')[0]}" in about["classifiers"]
+    )
+    extras = set(arguments["EXTRAS"].split(","))
+    assert extras <= set(about["optional-dependencies"])
+    assert "java" in extras, "or the archive could not be turned on"
 
 
 def test_the_image_does_not_run_as_root() -> None:
@@ -110,7 +124,7 @@ def test_compose() -> None:
     assert all("profiles" not in services[name] for name in services if name != "spark")
     for name, service in services.items():
         if "build" not in service:
-            assert re.search(r":\d+\.\d+\.\d+", service["image"]), f"the image of {name} is not pinned"
+            assert re.search(r":\d+\.\d+", service["image"]), f"the version of the image of {name} is not explicit"
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             if source.startswith("."):
@@ -118,6 +132,57 @@ def test_compose() -> None:
             else:
                 assert source in COMPOSE["volumes"]
         assert set(service["networks"]) <= set(COMPOSE["networks"])
+    used = {volume.split(":")[0] for service in services.values() for volume in service.get("volumes", [])}
+    assert set(COMPOSE["volumes"]) <= used
+
+
+@pytest.mark.parametrize("name", ["aviso", "spark"])
+def test_services_of_our_image_fit_to_it(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["build"] == "."
+    targets = {volume.split(":")[1] for volume in service["volumes"]}
+    [volume] = instructions("VOLUME")
+    # A new volume has the owner of the folder that it is mounted on, so only this one can be written to.
+    assert targets == {volume, "/etc/aviso_server/config.yaml"}
+    assert instructions("WORKDIR")[-1] == volume, "relative paths are in the volume"
+    assert service["read_only"] is True
+    assert service["tmpfs"] == ["/tmp"]
+    variables = service.get("environment", {})
+    environ = {key: re.sub(r"\$\{\w+:-(\w*)\}", r"\1", value) for key, value in variables.items()}
+    found = inspect(environ, ROOT / "deploy" / "compose" / "config.yaml")
+    assert found.problems == found.warnings == ()
+    assert found.settings.archive.enabled is False
+    on = inspect({"AVISOSERVER_ARCHIVE__ENABLED": "true"}, ROOT / "deploy" / "compose" / "config.yaml")
+    assert on.settings.archive.enabled is True
+    if name == "aviso":
+        ports = {int(each.split(":")[-1]) for each in (*service["ports"], *service["expose"])}
+        assert ports == {found.settings.application.port, found.settings.metrics.port}
+
+
+@pytest.mark.parametrize("name", ["aviso", "spark"])
+def test_commands_of_compose_are_ours(name: str) -> None:
+    command: Any = main
+    words = list(COMPOSE["services"][name]["command"])
+    while isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), words.pop(0))
+        assert command is not None
+    given = command.make_context(name, words).params
+    if name == "spark":
+        [port] = {each.split(":")[-1] for each in COMPOSE["services"]["aviso"]["ports"]}
+        assert given["url"] == f"http://aviso:{port}"
+        assert Path(given["path"]).is_relative_to(instructions("VOLUME")[0])
+
+
+def test_brokers_take_their_arguments(tmp_path: Path) -> None:
+    """A broker looks at its arguments and ends before it listens."""
+    program, file = find_broker(), tmp_path / "broker.conf"
+    file.write_text("port: 4222")
+    for name, service in COMPOSE["services"].items():
+        if name.startswith("nats-"):
+            words = [word.replace("/data", str(tmp_path)) for word in service["command"]]
+            result = subprocess.run([program, "-c", file, *words, "-t"], capture_output=True, text=True, timeout=20)
+            assert result.returncode == 0
+            assert "is valid" in result.stderr, result.stderr
 
 
 def test_the_configuration_of_compose_can_be_used() -> None:

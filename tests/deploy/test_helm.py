@@ -10,10 +10,9 @@ import yaml
 
 from aviso_server import __version__
 from aviso_server.config import inspect
-from tests.deploy.go_template import Chart, Failed
+from tests.deploy.go_template import Failed
+from tests.deploy.rendering import DIRECTORY, container, documents, environment
 
-DIRECTORY = Path(__file__).parents[2] / "deploy" / "helm" / "aviso-server"
-CHART = Chart(DIRECTORY)
 JETSTREAM = {"config": {"notification_backend": {"kind": "jetstream", "jetstream": {"replicas": 3}}}}
 VALUES: dict[str, dict[str, Any]] = {
     "as delivered": {},
@@ -37,6 +36,10 @@ VALUES: dict[str, dict[str, Any]] = {
         "persistence": {"storageClass": "fast"},
         "image": {"tag": "9.9.9"},
     },
+    "archive": {"config": {"archive": {"enabled": True}}},
+    "archive of a broker's log": {
+        "config": {"notification_backend": {"kind": "jetstream"}, "archive": {"enabled": True}},
+    },
     "little": {
         "metrics": {"enabled": False},
         "persistence": {"enabled": False},
@@ -44,16 +47,6 @@ VALUES: dict[str, dict[str, Any]] = {
         "fullnameOverride": "mine",
     },
 }
-
-
-def documents(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is rendered, by kind."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, text in CHART.render(values).items():
-        if name.endswith(".yaml"):
-            document = yaml.safe_load(text)
-            found[document["kind"]] = document
-    return found
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -64,13 +57,13 @@ def test_what_is_rendered_fits_together(name: str) -> None:
     labels = deployment["spec"]["selector"]["matchLabels"]
     assert labels.items() <= pod["metadata"]["labels"].items()
     assert found["Service"]["spec"]["selector"] == labels
-    [container] = pod["spec"]["containers"]
-    ports = {port["name"] for port in container["ports"]}
+    server = container(found)
+    ports = {port["name"] for port in server["ports"]}
     assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} == ports
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
-        assert container[probe]["httpGet"]["port"] in ports
+        assert server[probe]["httpGet"]["port"] in ports
     volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
-    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+    assert {mount["name"] for mount in server["volumeMounts"]} == volumes
     for document in found.values():
         assert document["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
         assert len(document["metadata"]["name"]) <= 63
@@ -79,28 +72,27 @@ def test_what_is_rendered_fits_together(name: str) -> None:
 @pytest.mark.parametrize("name", VALUES)
 def test_the_server_starts_with_what_is_rendered(name: str, tmp_path: Path) -> None:
     found = documents(VALUES[name])
-    [container] = found["Deployment"]["spec"]["template"]["spec"]["containers"]
     file = tmp_path / "config.yaml"
     file.write_text(found["ConfigMap"]["data"]["config.yaml"])
-    environ = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-    inspected = inspect(environ, file)
+    inspected = inspect(environment(found), file)
     assert inspected.problems == ()
     assert inspected.settings.application.host == "0.0.0.0"
     assert inspected.settings.metrics.enabled is (name != "little")
-    if inspected.settings.notification_backend.kind == "sqlite":
-        paths = [mount["mountPath"] for mount in container["volumeMounts"]]
-        assert str(inspected.settings.notification_backend.sqlite.path.parent) in paths
+    paths = [mount["mountPath"] for mount in container(found)["volumeMounts"]]
+    archive = inspected.settings.archive
+    for place in (inspected.settings.notification_backend.sqlite.path, Path(archive.path), archive.work_path):
+        assert str(place.parent) in paths, "nothing else can be written to"
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_nobody_is_root(name: str) -> None:
-    pod = documents(VALUES[name])["Deployment"]["spec"]["template"]["spec"]
-    [container] = pod["containers"]
+    found = documents(VALUES[name])
+    pod, server = found["Deployment"]["spec"]["template"]["spec"], container(found)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert server["securityContext"]["allowPrivilegeEscalation"] is False
+    assert server["securityContext"]["readOnlyRootFilesystem"] is True
+    assert server["securityContext"]["capabilities"]["drop"] == ["ALL"]
 
 
 def test_rolling_restarts() -> None:
@@ -123,9 +115,10 @@ def test_what_is_made_only_when_asked_for() -> None:
     assert {"Ingress", "ServiceMonitor"} <= set(everything)
     [rule] = everything["Ingress"]["spec"]["rules"]
     assert rule["http"]["paths"][0]["backend"]["service"]["name"] == everything["Service"]["metadata"]["name"]
-    [container] = everything["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "aviso-server:9.9.9"
-    assert container["envFrom"] == [{"secretRef": {"name": "secrets"}}]
+    server = container(everything)
+    assert everything["Deployment"]["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert server["image"] == "aviso-server:9.9.9"
+    assert server["envFrom"] == [{"secretRef": {"name": "secrets"}}]
     assert "PodDisruptionBudget" in documents(VALUES["three pods"])
     assert "PersistentVolumeClaim" not in documents(VALUES["three pods"])
 
@@ -133,6 +126,37 @@ def test_what_is_made_only_when_asked_for() -> None:
 def test_several_pods_need_a_log_that_they_can_share() -> None:
     with pytest.raises(Failed, match="jetstream"):
         documents({"replicaCount": 2})
+
+
+@pytest.mark.parametrize("name", ["archive", "archive of a broker's log"])
+def test_the_archive_has_room(name: str) -> None:
+    found = documents(VALUES[name])
+    spec = found["Deployment"]["spec"]
+    assert spec["strategy"] == {"type": "Recreate"}, "an archive has one keeper"
+    volumes = {volume["name"]: volume for volume in spec["template"]["spec"]["volumes"]}
+    claim = found["PersistentVolumeClaim"]["metadata"]["name"]
+    assert volumes["data"]["persistentVolumeClaim"]["claimName"] == claim
+    assert "emptyDir" in volumes["tmp"]
+    assert container(found)["resources"]["requests"]["memory"] == "2Gi"
+    assert container(documents({}))["resources"]["requests"]["memory"] == "512Mi"
+
+
+@pytest.mark.parametrize("several", [{"replicaCount": 2}, {"autoscaling": {"enabled": True}}])
+def test_an_archive_is_kept_by_one_pod(several: dict[str, Any]) -> None:
+    with pytest.raises(Failed, match=r"config\.archive\.enabled needs replicaCount: 1"):
+        documents({**VALUES["archive of a broker's log"], **several})
+
+
+def test_an_archive_needs_a_log_that_lasts() -> None:
+    with pytest.raises(Failed, match="sqlite or jetstream, not in_memory"):
+        documents({"config": {"notification_backend": {"kind": "in_memory"}, "archive": {"enabled": True}}})
+
+
+def test_names() -> None:
+    assert documents({}, "aviso-server")["Service"]["metadata"]["name"] == "aviso-server"
+    assert documents({}, "west")["Service"]["metadata"]["name"] == "west-aviso-server"
+    pod = documents({"fullnameOverride": "avisoserver"})["Deployment"]["spec"]["template"]["spec"]
+    assert pod["enableServiceLinks"] is False, "else Kubernetes would set AVISOSERVER_PORT for a service of this name"
 
 
 def test_versions() -> None:

@@ -3,10 +3,13 @@
 {{- end -}}
 
 {{- define "aviso-server.fullname" -}}
+{{- $name := include "aviso-server.name" . -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "aviso-server.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -28,4 +31,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- else -}}
 {{- default "default" .Values.serviceAccount.name -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "aviso-server.pullSecretName" -}}
+{{- include "aviso-server.fullname" . | trunc 54 | trimSuffix "-" -}}-registry
+{{- end -}}
+
+{{/* "yes" where the data directory has to outlive the pod */}}
+{{- define "aviso-server.keepsData" -}}
+{{- if or (eq .Values.config.notification_backend.kind "sqlite") .Values.config.archive.enabled -}}yes{{- end -}}
 {{- end -}}
