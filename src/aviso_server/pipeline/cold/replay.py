@@ -7,19 +7,22 @@ import queue
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from aviso_server.errors import PipelineError
 from aviso_server.model.filter import Filter
+from aviso_server.model.tally import Tally
 from aviso_server.pipeline.archive.hadoop import storage_of
 from aviso_server.pipeline.archive.layout import DataFile, listing, stream_folder
 from aviso_server.pipeline.archive.storage import LOCAL, Storage
-from aviso_server.pipeline.archive.tombstones import read_tombstones
+from aviso_server.pipeline.archive.tombstones import Tombstones, read_tombstones
 from aviso_server.pipeline.cold import seek
+from aviso_server.pipeline.cold.count import Counting
 from aviso_server.pipeline.cold.footers import Footers
 from aviso_server.pipeline.cold.reading import Reading, without_deleted
 from aviso_server.pipeline.cold.remote import opener
@@ -94,6 +97,38 @@ class ColdReplay:
                 stopped.set()
                 if not done.done():
                     self._scanner.stop(tag)
+
+    def count(
+        self, wanted: Filter, start: int, end: int, unit: int, hidden: Tombstones, cancelled: threading.Event
+    ) -> Tally:
+        """How many `read` would bring without what is hidden, by place and by interval of `unit` nanoseconds.
+
+        Counted by Spark, which is stopped when `cancelled` is set. PipelineError if something cannot be read.
+        """
+        tag, stopped = f"count-{uuid.uuid4().hex}", threading.Event()
+        with self._pools.taken() as pool:
+            counting = Counting(
+                wanted,
+                start,
+                end,
+                unit,
+                hidden,
+                stream_folder(self._root, wanted.stream),
+                self._storage,
+                self._footers,
+                self._scanner,
+                partial(self._scanner.tagged, tag, pool),
+                stopped,
+            )
+            done = self._reading.submit(counting.tally)
+            while not done.done():
+                if cancelled.is_set():
+                    stopped.set()
+                    self._scanner.stop(tag)  # more than once: another job may have been on its way
+                wait([done], timeout=_GLANCE)
+        if stopped.is_set():
+            raise PipelineError("nobody waits for the count any more")
+        return done.result()
 
     def first_since(self, stream: str, time_ns: int) -> int:
         """The lowest archived sequence stored at or after a time; one beyond the last if there is none."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from aviso_server.errors import PipelineError
 from aviso_server.pipeline.archive.layout import DataFile
@@ -30,6 +30,8 @@ _SETTINGS = {
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
     "spark.sql.parquet.pushdown.inFilterThreshold": "100000",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # What is counted is little by the time that it is put together.
+    "spark.sql.shuffle.partitions": "4",
 }
 _NEVER = {"parquet.filter.dictionary.enabled": "false"}  # to read dictionaries in advance costs more than it saves
 _PAGES = "parquet.filter.columnindex.enabled"
@@ -58,14 +60,18 @@ class Scanner:
         pages: bool,
     ) -> pa.Table:
         """The rows that pass, in order of their sequences; with `pages`, statistics of pages are looked at too."""
+        return _ascending(self.frame(files, columns, condition, pages).select(*select).toArrow())
+
+    def frame(
+        self, files: Sequence[DataFile], columns: Mapping[str, str], condition: Column | None, pages: bool = False
+    ) -> DataFrame:
+        """The rows that pass, to go on with."""
         schema = ", ".join(
             f"`{name.replace('`', '``')}` {_SPARK_TYPES.get(kind, kind)}" for name, kind in columns.items()
         )
         reading = self._session.read.options(**_NEVER, **{_PAGES: str(pages).lower()}).schema(schema)
         frame = reading.parquet(*[file.path for file in files])
-        if condition is not None:
-            frame = frame.where(condition)
-        return _ascending(frame.select(*select).toArrow())
+        return frame if condition is None else frame.where(condition)
 
     @contextmanager
     def tagged(self, tag: str, pool: str) -> Iterator[None]:

@@ -1,0 +1,155 @@
+"""What a filter means in words, and which part of it keeps or drops a notification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from aviso_server.model.constraint import Constraint
+from aviso_server.model.filter import Area, Filter, Shape, View
+from aviso_server.model.geometry import Point, PointCloud, polygon_text
+from aviso_server.model.json_value import compact
+from aviso_server.model.notification import Box, Notification
+from aviso_server.model.span import Span
+from aviso_server.model.timestamp import event_time
+
+__all__ = [
+    "DEFAULT_DAYS",
+    "MOST_DAYS",
+    "Clause",
+    "Verdict",
+    "area_text",
+    "clauses_of",
+    "filter_sentence",
+    "start_sentence",
+    "verdicts",
+]
+
+DEFAULT_DAYS, MOST_DAYS = 7, 366
+"""On how many days of the past a filter is tried, and on how many at most."""
+
+_TOKENS = "#"  # the name under which generic filters ask for the number of tokens
+
+_COMPARED = {
+    "eq": "{field} is {value}",
+    "gt": "{field} is greater than {value}",
+    "gte": "{field} is {value} or greater",
+    "lt": "{field} is less than {value}",
+    "lte": "{field} is {value} or less",
+}
+
+
+class Clause(msgspec.Struct, frozen=True):
+    """One condition of a filter. All conditions together are the filter."""
+
+    field: str
+    operator: str
+    value: Any  # canonical, ready for JSON
+    sentence: str
+    alone: Filter  # the filter that has no other condition
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a clause says to one notification."""
+
+    clause: Clause
+    passed: bool
+    seen: str | None  # what it looked at; None if there was nothing
+
+
+def clauses_of(wanted: Filter, names: Sequence[str] = ()) -> tuple[Clause, ...]:
+    """The conditions of a filter; `names` are the keys of a request for a schema-less event type, sorted."""
+    return tuple(_clauses(wanted, names))
+
+
+def filter_sentence(wanted: Filter, clauses: Sequence[Clause]) -> str:
+    """The whole filter as a sentence."""
+    subject = f"Notifications of event type '{wanted.event_type}'"
+    if not clauses:
+        return f"{subject}, all of them."
+    return f"{subject} where {', and '.join(clause.sentence for clause in clauses)}."
+
+
+def start_sentence(span: Span) -> str:
+    """Where a watch begins, as a sentence."""
+    if span.from_sequence is not None:
+        return f"History from sequence {span.from_sequence} on, then what is published."
+    if span.from_time is not None:
+        return f"History stored at {event_time(span.from_time)} or later, then what is published."
+    return "Only what is published from now on."
+
+
+def area_text(area: Area) -> str:
+    """An area as a request would write it."""
+    return f"{_number(area.lat)},{_number(area.lon)}" if isinstance(area, Point) else polygon_text(area)
+
+
+def verdicts(wanted: Filter, clauses: Sequence[Clause], notification: Notification) -> tuple[Verdict, ...]:
+    """What each clause says; the filter lets the notification through if all of them do."""
+    view = View(notification, wanted.positional)
+    return tuple(Verdict(clause, clause.alone.matches(notification), _seen(clause, view)) for clause in clauses)
+
+
+def _clauses(wanted: Filter, names: Sequence[str]) -> Iterator[Clause]:
+    bare = Filter(wanted.event_type, wanted.stream, wanted.topic, positional=wanted.positional)
+    for name, text in wanted.equals:
+        alone = msgspec.structs.replace(bare, equals=((name, text),))
+        if wanted.positional and name == _TOKENS:
+            yield Clause(name, "eq", int(text), f"there are {int(text) - 1} keys", alone)
+        else:
+            field = names[int(name) - 1] if wanted.positional else name
+            yield Clause(field, "eq", text, f"{field} is {_shown(text)}", alone)
+    for name, constraint in wanted.tests:
+        alone = msgspec.structs.replace(bare, tests=((name, constraint),))
+        operands = constraint.operands
+        value = list(operands) if constraint.operator in ("in", "between") else operands[0]
+        yield Clause(name, constraint.operator, value, _constraint_sentence(name, constraint), alone)
+    if wanted.area is not None:
+        yield _area_clause(wanted.area, msgspec.structs.replace(bare, area=wanted.area))
+
+
+def _constraint_sentence(field: str, constraint: Constraint) -> str:
+    shown = [_shown(operand) for operand in constraint.operands]
+    case = ", in any letter case" if constraint.kind == "text" else ""
+    if constraint.operator == "in":
+        return f"{field} is one of {', '.join(shown)}{case}"
+    if constraint.operator == "between":
+        return f"{field} lies between {shown[0]} and {shown[1]}, limits included"
+    return _COMPARED[constraint.operator].format(field=field, value=shown[0]) + case
+
+
+def _area_clause(area: Area, alone: Filter) -> Clause:
+    text = area_text(area)
+    if isinstance(area, Point):
+        return Clause("point", "contains", text, f"its polygon has the point {text} inside", alone)
+    words = f"a polygon of {area.vertices} vertices, {_extent(area.box)}"
+    return Clause("polygon", "meets", text, f"its shape has a point in common with {words}", alone)
+
+
+def _seen(clause: Clause, view: View) -> str | None:
+    if clause.alone.area is not None:
+        return None if view.shape is None else _shape_words(view.shape)
+    ((name, _),) = clause.alone.equals or clause.alone.tests
+    value = view.values.get(name)
+    return value if isinstance(value, str) or value is None else compact(value).decode()
+
+
+def _shape_words(shape: Shape) -> str:
+    if isinstance(shape, PointCloud):
+        return f"a cloud of {shape.points} points, {_extent(shape.box)}"
+    return f"a polygon of {shape.vertices} vertices, {_extent(shape.box)}"
+
+
+def _extent(box: Box) -> str:
+    south, west, north, east = (_number(each) for each in box)
+    return f"latitudes {south} to {north}, longitudes {west} to {east}"
+
+
+def _number(number: float) -> str:
+    return compact(number).decode().removesuffix(".0")
+
+
+def _shown(value: object) -> str:
+    return compact(value).decode()

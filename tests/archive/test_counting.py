@@ -1,0 +1,134 @@
+"""Counting the past: as many as a replay brings, each once, wherever archive and log meet."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aviso_server.delivery.counting import Counted, count
+from aviso_server.delivery.hub import Hub
+from aviso_server.errors import LogUnavailable
+from aviso_server.log.sqlite.writer import TRIM_SECONDS
+from aviso_server.model.span import Span
+from tests.archive.shelf import Shelf, archived_hub, replayed, shelf_log, trimmed_to
+from tests.delivery.scene import TIDE, hub_on, publish, roomy
+
+pytestmark = pytest.mark.usefixtures("quick_retention")
+
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+def quick_retention(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TRIM_SECONDS == 1.0
+    monkeypatch.setattr("aviso_server.log.sqlite.writer.TRIM_SECONDS", 0.02)
+
+
+class Minutes:
+    """A clock that goes on by twenty minutes with every look."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        self.now += HOUR // 3
+        return self.now
+
+
+async def counted(hub: Hub, since: int = 0, **wanted: Any) -> Counted:
+    return await count(hub, TIDE.compile(wanted, "watch"), since, HOUR)
+
+
+@pytest.mark.parametrize("archived", [0, 1, 55, 99, 100])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_count_is_what_a_replay_brings(tmp_path: Path, archived: int, seed: int) -> None:
+    """Deletes on both sides, any boundary, any start; the intervals are those of the notifications' times."""
+
+    async def run() -> None:
+        chance, shelf = random.Random(seed), Shelf()
+        async with archived_hub(shelf_log(shelf, tmp_path, Minutes(), max_messages=30), shelf) as hub:
+            times = [(await publish(hub.log, port=chance.choice("ab"), level=each))[0].time for each in range(100)]
+            if archived:
+                await shelf.take(hub.log, archived)
+                await trimmed_to(hub.log, min(archived, 70))
+            for sequence in chance.sample(range(1, 101), 15):
+                assert await hub.history.delete("tides", sequence)
+            for since in (0, *chance.sample(times, 4), times[-1] + 1):
+                for wanted in ({}, {"port": "a"}, {"level": {"gte": chance.randrange(100)}}):
+                    reader = await replayed(hub, Span(from_time=since), **wanted)
+                    found = await counted(hub, since, **wanted)
+                    assert found.tally.total == len(reader.sequences)
+                    expected: dict[int, int] = {}
+                    for sequence in reader.sequences:
+                        hour = times[sequence - 1] // HOUR
+                        expected[hour] = expected.get(hour, 0) + 1
+                    assert found.tally.times == expected
+                    assert found.last == 100
+
+    asyncio.run(run())
+
+
+def test_what_is_archived_is_counted_there_and_the_rest_in_the_log(tmp_path: Path) -> None:
+    async def run() -> None:
+        shelf = Shelf()
+        async with archived_hub(shelf_log(shelf, tmp_path), shelf) as hub:
+            await publish(hub.log, 50)
+            assert (await counted(hub)).sources == ["log"]
+            await shelf.take(hub.log)
+            found = await counted(hub)
+            assert (found.tally.total, found.sources, shelf.counts) == (50, ["archive"], [(1, 50)])
+            await publish(hub.log, 5)
+            found = await counted(hub)
+            assert (found.tally.total, found.sources, found.first, found.last) == (55, ["archive", "log"], 1, 55)
+            assert shelf.reads == [], "rows stay where they are"
+
+    asyncio.run(run())
+
+
+def test_a_whole_log_stands_in_for_an_archive_that_is_away(tmp_path: Path) -> None:
+    async def run() -> None:
+        shelf = Shelf()
+        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=20), shelf) as hub:
+            await publish(hub.log, 10)
+            await shelf.take(hub.log)
+            shelf.down = True
+            found = await counted(hub)
+            assert (found.tally.total, found.sources, shelf.counts) == (10, ["log"], [])
+            shelf.down = False
+            await publish(hub.log, 40)
+            await shelf.take(hub.log)
+            await trimmed_to(hub.log, 30)
+            shelf.down = True
+            with pytest.raises(LogUnavailable, match="on strike"):
+                await counted(hub)
+
+    asyncio.run(run())
+
+
+def test_without_an_archive() -> None:
+    async def run() -> None:
+        async with hub_on(roomy()) as hub:
+            assert (await counted(hub)).tally.total == 0
+            await publish(hub.log, 2500)
+            found = await counted(hub)
+            assert (found.tally.total, found.sources) == (2500, ["log"])
+
+    asyncio.run(run())
+
+
+def test_a_count_that_is_cancelled_lets_go(tmp_path: Path) -> None:
+    async def run() -> None:
+        shelf = Shelf()
+        async with archived_hub(shelf_log(shelf, tmp_path), shelf, batch_size=10, batch_delay=10.0) as hub:
+            await publish(hub.log, 100)
+            counting = asyncio.create_task(counted(hub))
+            await asyncio.sleep(0.1)
+            counting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await counting
+
+    asyncio.run(run())
