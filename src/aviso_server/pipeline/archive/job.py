@@ -23,7 +23,8 @@ import msgspec
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from aviso_server.errors import PipelineError
-from aviso_server.pipeline.archive.layout import DataFile, data_path, streams
+from aviso_server.pipeline.archive.absences import note_overtaken
+from aviso_server.pipeline.archive.layout import DataFile, data_path, stream_folder, streams
 from aviso_server.pipeline.archive.source import FORMAT, ArchiveSource, ArchiveTask
 from aviso_server.pipeline.archive.status import Board
 from aviso_server.pipeline.archive.storage import is_local
@@ -196,6 +197,8 @@ class ArchiveJob:
             raise PipelineError(f"stream '{stream}': a file from sequence {first} on came, not from {expected} on")
         path = data_path(board.root, stream, first, last)
         size = draft.stat().st_size
+        if row.rows < last - first + 1:
+            self._note_overtaken(stream, first, last)
         storage.put(draft, path)
         board.add(stream, DataFile(first, last, path, size, time.time()))
         board.rows += row.rows
@@ -206,6 +209,12 @@ class ArchiveJob:
                 "archived; they had been deleted or retention had removed them",
             )
         self._committed(stream, last - first + 1)
+
+    def _note_overtaken(self, stream: str, first: int, last: int) -> None:
+        """Remember that the log's limits may be why some of these are missing, if the log says so after the read."""
+        held = fetch_streams(self._client).get(stream)
+        if held is not None and held.trimmed >= first:
+            note_overtaken(stream_folder(self._board.root, stream), first, min(last, held.trimmed), self._board.storage)
 
     def _fail(self, sentence: str) -> None:
         if sentence != self._board.last_error:

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -29,6 +30,7 @@ __all__ = ["Keeper"]
 logger = logging.getLogger(__name__)
 
 _BETWEEN_COMPACTIONS = 30.0  # seconds
+_BETWEEN_ORDERS = 2.0  # seconds between two looks whether somebody wants the archive mended
 _SETTINGS = {
     "spark.scheduler.mode": "FAIR",  # replays, the job and compaction all get their turn
     "spark.sql.shuffle.partitions": "2",
@@ -88,6 +90,12 @@ class Keeper:
         self._ready.set()
         return session
 
+    @property
+    def session(self) -> SparkSession:
+        """Spark, once it is open."""
+        assert self._session is not None
+        return self._session
+
     def alive(self) -> bool:
         """False if Spark's Java process is gone."""
         process = getattr(SparkContext._gateway, "proc", None)
@@ -109,7 +117,7 @@ class Keeper:
     ) -> None:
         """Archive and compact until told to stop; PipelineError if Spark is gone."""
         job = self._job(task, committed)
-        compacting = threading.Thread(target=self._compact, args=(job, stop), name="compaction", daemon=True)
+        compacting = threading.Thread(target=self._compact, args=(job, task, stop), name="compaction", daemon=True)
         compacting.start()
         try:
             job.run(stop)
@@ -139,10 +147,15 @@ class Keeper:
         assert self._session is not None
         return ArchiveJob(self._session, task, self.board, self._work, self.alive, committed)
 
-    def _compact(self, job: ArchiveJob, stop: threading.Event) -> None:
+    def _compact(self, job: ArchiveJob, task: ArchiveTask, stop: threading.Event) -> None:
         compactor = self.compactor()
+        pause = _BETWEEN_ORDERS if is_local(self.board.root) else _BETWEEN_COMPACTIONS
+        compacted = time.monotonic()
         while not stop.is_set():
-            self.deleted.wait(_BETWEEN_COMPACTIONS)
+            due = self.deleted.wait(pause)
+            self._mend(job, task, stop)
+            if not due and time.monotonic() - compacted < _BETWEEN_COMPACTIONS:
+                continue
             self.deleted.clear()
             try:
                 for _ in compactor.run():
@@ -151,6 +164,22 @@ class Keeper:
                         return
             except Exception as error:  # the next round may work; the archive is right as it is
                 logger.warning("compaction failed: %s", error, extra={"event": "archive.compaction.failed"})
+            compacted = time.monotonic()
+
+    def _mend(self, job: ArchiveJob, task: ArchiveTask, stop: threading.Event) -> None:
+        """Carry out what audits have ordered, as compaction works: beside the job, never in its way."""
+        from aviso_server.pipeline.audit.orders import carry_out
+        from aviso_server.pipeline.audit.repair import Repairer
+
+        def pause() -> bool:
+            _until(lambda: not job.busy.is_set(), stop)
+            return not stop.is_set()
+
+        try:
+            repairer = Repairer(self.board, self._work, task.connection())
+            carry_out(self.board.root, self.board.storage, repairer, pause)
+        except Exception as error:  # the order stays, and the next round may work
+            logger.warning("the archive could not be mended: %s", error, extra={"event": "archive.repair.failed"})
 
 
 def _until(condition: Callable[[], bool], stop: threading.Event) -> None:

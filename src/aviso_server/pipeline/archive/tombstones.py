@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 
 import msgspec
 
+from aviso_server.pipeline.archive.absences import gather
 from aviso_server.pipeline.archive.layout import TOMBSTONES, DataFile, listing
 from aviso_server.pipeline.archive.storage import LOCAL, Storage, joined
 
@@ -73,14 +74,22 @@ def mark_wiped(folder: str, through: int, storage: Storage = LOCAL) -> None:
 
 
 def forget(folder: str, settled: Tombstones, through: int, storage: Storage = LOCAL) -> None:
-    """Remove the marks of what is physically gone: those in `settled` that are not above `through`."""
+    """Remove the marks of what is physically gone: those in `settled` that are not above `through`.
+
+    What they said goes into the record of absences first.
+    """
     known = read_tombstones(folder, storage)
+    done: list[tuple[str, int, str]] = []
     for kind, sequence, path in _marks(folder, storage):
         if sequence > through:
             continue
-        done = sequence <= settled.wiped_through if kind == "wiped" else settled.hides(sequence)
-        if done or (kind == "wiped" and sequence < known.wiped_through):
-            storage.remove(path)
+        gone = sequence <= settled.wiped_through if kind == "wiped" else settled.hides(sequence)
+        if gone or (kind == "wiped" and sequence < known.wiped_through):
+            done.append((kind, sequence, path))
+    wiped = max((sequence for kind, sequence, _ in done if kind == "wiped"), default=0)
+    gather(folder, wiped, [sequence for kind, sequence, _ in done if kind == "deleted"], storage)
+    for _, _, path in done:
+        storage.remove(path)
 
 
 def _marks(folder: str, storage: Storage) -> list[tuple[str, int, str]]:

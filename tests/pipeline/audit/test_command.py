@@ -1,0 +1,167 @@
+"""`aviso-server pipeline audit` as people run it: exit codes, the report, --repair, and servers that are not ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from aviso_server.cli import main
+from aviso_server.config import load
+from aviso_server.pipeline.archive.job import ArchiveJob
+from aviso_server.pipeline.archive.source import ArchiveTask
+from aviso_server.pipeline.archive.status import Board
+from aviso_server.pipeline.archive.storage import LOCAL
+from aviso_server.pipeline.audit.audit import Auditor
+from aviso_server.pipeline.audit.evidence import Removals
+from aviso_server.pipeline.audit.log_side import ServerLog
+from aviso_server.pipeline.options import read_options
+from tests.harness import Server
+from tests.pipeline.archive.keeping import SOURCES, archived, in_log
+from tests.pipeline.audit.scene import damage, file_with, found, lose_from_log, with_payload
+from tests.pipeline.proxy import Proxy
+from tests.pipeline.scene import CONFIGURATION, publish_floods, publish_tides
+
+pytestmark = pytest.mark.timeout(400)
+
+CONFIG = {**CONFIGURATION, "archive": {"enabled": False, "path": "lake", "work_path": "work", "spark": "local[2]"}}
+
+
+def archive(spark: SparkSession, server: Server) -> Path:
+    """Archive all of a server that has no archive of its own."""
+    root = server.directory / "lake"
+    task = ArchiveTask(url=server.url, root=str(root), offsets={})
+    ArchiveJob(spark, task, Board(str(root), LOCAL), server.directory / "work").run_once()
+    return root
+
+
+def run(server: Server, *arguments: str, url: str | None = None) -> tuple[int, str, str]:
+    line = [sys.executable, "-m", "aviso_server", "pipeline", "audit", *arguments]
+    done = subprocess.run(
+        [*line, "--config", str(server.config_file), "--url", url or server.url],
+        cwd=server.directory,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "HOME": str(server.directory)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_exit_codes_report_and_repair(spark: SparkSession, tmp_path: Path) -> None:
+    with Server(CONFIG, tmp_path / "server") as server:
+        publish_floods(server, 1, 60)
+        publish_tides(server, 1, 20)
+        root = archive(spark, server)
+        damage(root, "floods", 30, with_payload('{"n":31}'))
+        damage(root, "tide", 4, lambda rows: [])
+
+        code, report, errors = run(server)
+        assert code == 1, errors
+        assert "Defects were found" in report
+        lines = [line.split() for line in report.splitlines()]
+        assert any(line[:3] == ["30", "content", "archive"] for line in lines)
+        assert any(line[:3] == ["4", "hole", "archive"] for line in lines)
+        verdict = json.loads((root / "_audit" / "verdict.json").read_bytes())
+        assert (verdict["verdict"], verdict["streams"]["tide"]["defects"]) == ("defects", 1)
+
+        code, report, errors = run(server, "--repair", "--json")
+        assert code == 0, errors
+        answer: dict[str, Any] = json.loads(report)
+        assert answer["verdict"] == "clean"
+        assert [(each["stream"], each["reason"]) for each in answer["repaired"]] == [("floods", None), ("tide", None)]
+        assert sum(hour["same"] for hour in answer["streams"]["floods"]["hours"]) == 60
+        assert archived(str(root), "floods").equals(in_log(server, "flood"))
+        assert archived(str(root), "tide").equals(in_log(server, "tide"))
+        assert json.loads((root / "_audit" / "verdict.json").read_bytes())["verdict"] == "clean"
+        assert not list((server.directory / "work").glob("command-*")), "commands clean up behind themselves"
+
+        code, _, errors = run(server, "nothing-of-the-kind")
+        assert code == 2
+        assert "there is no stream 'nothing-of-the-kind'; streams: floods, tide" in errors
+        url = server.url
+    code, _, errors = run(server, url=url)
+    assert code == 2
+    assert f"no server answers at {url}" in errors
+
+
+def test_a_server_that_only_replays(spark: SparkSession, tmp_path: Path) -> None:
+    with Server(CONFIG, tmp_path / "server") as server:
+        publish_floods(server, 1, 40)
+        publish_tides(server, 1, 10)
+        server.stop()
+        lose_from_log(server, "tide", 7)
+        server.start()
+        with Proxy(server, old=True) as proxy:
+            settings = load({}, server.config_file)
+            log = ServerLog(read_options({"url": proxy.url}), settings.event_types)
+            assert not log.lists_streams
+            audit = Auditor(spark, log, str(tmp_path / "no archive"), LOCAL, lambda stream: Removals()).run(())
+    tides, floods = audit.streams["tide"], audit.streams["flood"]
+    assert found(tides) == [("hole", "log", 7, 7)]
+    assert tides.archive is None
+    assert any("does not say which sequences" in sentence for sentence in tides.unchecked)
+    assert "no archive was looked at" in tides.unchecked
+    assert floods.verdict == "unchecked"
+    assert "wants a value for the field 'time'" in floods.unchecked[0], "such a server cannot be asked for all of them"
+
+
+REPAIR = """
+import sys
+from pathlib import Path
+from aviso_server.pipeline.archive.status import Board
+from aviso_server.pipeline.archive.storage import LOCAL
+from aviso_server.pipeline.audit.repair import Repairer
+from aviso_server.pipeline.options import read_options
+url, root = sys.argv[1:]
+board = Board(root, LOCAL)
+board.read()
+print("ready", flush=True)
+for each in Repairer(board, Path(root), read_options({"url": url})).run({"floods": [(1, 30000)]}):
+    assert each.reason is None, each
+"""
+
+
+def test_an_interrupted_repair_leaves_an_archive_that_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    with Server(CONFIG, tmp_path / "server") as server:
+        for first in range(1, 30_000, 5000):
+            publish_floods(server, first, first + 4999)
+        root = archive(spark, server)
+        damage(root, "floods", 29_000, with_payload('"other"'))
+        whole = in_log(server, "flood")
+        before = archived(str(root), "floods")
+        environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+        for pause in (0.0, 0.1, *(chance.uniform(0.1, 0.6) for _ in range(4)), None):
+            working = subprocess.Popen(
+                [sys.executable, "-c", REPAIR, server.url, str(root)], env=environment, stdout=subprocess.PIPE
+            )
+            assert working.stdout is not None
+            working.stdout.readline()
+            if pause is not None:
+                time.sleep(pause)
+                working.send_signal(signal.SIGKILL)
+            code = working.wait(120)
+            working.stdout.close()
+            assert file_with(root, "floods", 1).last == 30_000
+            rows = archived(str(root), "floods")
+            assert rows.equals(before) or rows.equals(whole)
+        assert code == 0
+        assert rows.equals(whole)
+
+
+def test_wrong_usage_is_named() -> None:
+    result = CliRunner().invoke(main, ["pipeline", "audit", "--url", "nowhere"])
+    assert result.exit_code == 2
+    assert "is not an http or https URL" in result.stderr
