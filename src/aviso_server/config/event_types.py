@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 
 from aviso_server.config import literals
+from aviso_server.config.lateness import read_lateness, with_notices
 from aviso_server.config.reading import DURATION, SWITCH, read_roles, read_words
 from aviso_server.config.rules import check_names
 from aviso_server.config.settings import Settings, StreamAuth
 from aviso_server.config.tree import Findings, Node
 from aviso_server.log.base import StoragePolicy
 from aviso_server.model.definition import build_event_type
+from aviso_server.model.lateness.notice import NAME as NOTICES
+from aviso_server.model.lateness.watched import Watched
 from aviso_server.model.schema import TOPIC_BASE, EventType
 
 __all__ = ["read_event_types"]
@@ -36,6 +39,7 @@ def read_event_types(root: Node, settings: Settings, findings: Findings) -> Sett
     event_types: list[EventType] = []
     policies: dict[str, StoragePolicy] = {}
     stream_auth: dict[str, StreamAuth] = {}
+    watched: list[Watched] = []
     for name, entry in section.members.items():
         key = f"{SECTION}.{name}"
         if not isinstance(entry.value, dict):
@@ -51,16 +55,21 @@ def read_event_types(root: Node, settings: Settings, findings: Findings) -> Sett
         auth = _auth(entry, f"{key}.auth", settings.auth.enabled, findings)
         if auth is not None:
             stream_auth[name] = auth
+        expected = read_lateness(entry, f"{key}.lateness", event_type, findings)
+        if expected is not None:
+            watched.append(expected)
     _check_bases(section, findings)
     explicit = settings.notification_schema_strict
-    return msgspec.structs.replace(
+    known = msgspec.structs.replace(
         settings,
         event_types=tuple(event_types),
         schema_configured=True,
         strict=bool(section.members) if explicit is None else explicit,
         policies=policies,
         stream_auth=stream_auth,
+        watched=tuple(watched),
     )
+    return with_notices(known)
 
 
 def _event_type(name: str, entry: Node, findings: Findings) -> EventType | None:
@@ -96,6 +105,9 @@ def _check_bases(section: Node, findings: Findings) -> None:
             if node is None or node.text is None:
                 continue  # a topic without base is reported with the event type
             base = node.text
+        if NOTICES in (name.lower(), base.lower()):
+            message = f"'{NOTICES}' is reserved for what the server itself says about late notifications"
+            findings.refuse(key, message, "another name")
         if not TOPIC_BASE.fullmatch(base):
             findings.refuse(key, f"invalid topic base '{base}'", _BASE)
         owner = owners.setdefault(base.lower(), name)

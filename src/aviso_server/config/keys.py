@@ -34,6 +34,12 @@ ENTRY_KEYS = (
     "auth.read_roles",
     "auth.write_roles",
     "auth.plugins",
+    "lateness.enabled",
+    "lateness.by",
+    "lateness.tolerance",
+    "lateness.learn_days",
+    "lateness.min_seen",
+    "lateness.max_combinations",
 )
 """The keys of a `notification_schema` entry."""
 

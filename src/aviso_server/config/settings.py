@@ -14,6 +14,7 @@ import msgspec
 
 from aviso_server.config.rule import Duration, Secret, Text, Whole
 from aviso_server.log.base import StoragePolicy
+from aviso_server.model.lateness.watched import Watched
 from aviso_server.model.schema import EventType
 
 __all__ = [
@@ -26,7 +27,9 @@ __all__ = [
     "Homepage",
     "Idempotency",
     "InMemory",
+    "Insight",
     "JetStream",
+    "Lateness",
     "Limits",
     "Logging",
     "Metrics",
@@ -227,6 +230,20 @@ class Archive(msgspec.Struct, frozen=True):
     max_replays: Positive = 4
 
 
+class Lateness(msgspec.Struct, frozen=True):
+    """Alarms for what is expected and has not arrived; event types opt in."""
+
+    interval: Span = 3_600_000_000_000
+    path: Path = Path("data/lateness")
+
+
+class Insight(msgspec.Struct, frozen=True):
+    """Tables that say what was published, made from the archive."""
+
+    enabled: bool = True
+    interval: Span = 300_000_000_000
+
+
 class StreamAuth(msgspec.Struct, frozen=True):
     """Who may read and write one event type; None means no roles were given."""
 
@@ -257,12 +274,15 @@ class Settings(msgspec.Struct, frozen=True):
     metrics: Metrics = Metrics()
     ecpds: Ecpds = Ecpds()
     archive: Archive = Archive()
+    insight: Insight = Insight()
+    lateness: Lateness = Lateness()
 
     event_types: tuple[EventType, ...] = ()
     schema_configured: bool = False
     strict: bool = False
     policies: Mapping[str, StoragePolicy] = {}  # by topic base
     stream_auth: Mapping[str, StreamAuth] = {}  # by event type
+    watched: tuple[Watched, ...] = ()  # the event types that are watched for lateness
     log_level: str = "info"
     log_levels: Mapping[str, str] = {}  # of modules that differ, by dotted name
     deployment: Deployment = Deployment()
@@ -276,6 +296,7 @@ DERIVED = frozenset(
         "strict",
         "policies",
         "stream_auth",
+        "watched",
         "log_level",
         "log_levels",
         "deployment",

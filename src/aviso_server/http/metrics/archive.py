@@ -8,6 +8,7 @@ from typing import get_args
 from aviso_server.archive.supervisor import State
 from aviso_server.http.service import Service
 from aviso_server.log.base import Advancing, StreamState
+from aviso_server.model.timestamp import SECOND, parse_instant
 
 __all__ = ["archive_samples"]
 
@@ -15,6 +16,7 @@ Sample = tuple[Sequence[str], float]
 
 _PROCESS_STATES = ("off", *get_args(State))
 _JOB_STATES = ("off", "starting", "running", "waiting", "stopped")
+_VERDICTS = ("none", "clean", "defects", "unchecked")
 
 
 def archive_samples(service: Service, streams: Mapping[str, StreamState]) -> Iterator[tuple[str, list[Sample]]]:
@@ -30,6 +32,7 @@ def archive_samples(service: Service, streams: Mapping[str, StreamState]) -> Ite
     yield "aviso_archive_replays_active", [((), 0 if lake is None else lake.slots.taken)]
     yield "aviso_archive_replays_waiting", [((), 0 if lake is None else lake.slots.waiting)]
     yield "aviso_archive_removals_pending", [((), 0 if lake is None else len(lake.journal.pending))]
+    yield from _audit_samples(service)
     archived = {
         name: 0 if lake is None else lake.watermark(event_type.base)
         for name, event_type in service.catalogue.event_types.items()
@@ -43,3 +46,18 @@ def archive_samples(service: Service, streams: Mapping[str, StreamState]) -> Ite
     held_back = service.log.held_back if isinstance(service.log, Advancing) else frozenset[str]()
     late = {service.label_of_stream(stream) for stream in held_back}
     yield "aviso_log_held_back", [([name], name in late) for name in streams]
+
+
+def _audit_samples(service: Service) -> Iterator[tuple[str, list[Sample]]]:
+    """What the last audit found."""
+    lake = service.archive
+    summary = None if lake is None or lake.audited is None else lake.audited.summary
+    verdict = "none" if summary is None else summary.verdict
+    yield "aviso_audit_verdict", [([each], each == verdict) for each in _VERDICTS]
+    yield "aviso_audit_timestamp_seconds", [((), 0 if summary is None else parse_instant("at", summary.at) / SECOND)]
+    streams = {} if summary is None else summary.streams
+    defects = {
+        name: streams[event_type.base].defects if event_type.base in streams else 0
+        for name, event_type in service.catalogue.event_types.items()
+    }
+    yield "aviso_audit_defects", [([name], count) for name, count in defects.items()]

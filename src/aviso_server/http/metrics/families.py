@@ -18,6 +18,7 @@ from aviso_server.delivery.hub import GENERIC
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.http.ecpds import DECISIONS, FETCHES
 from aviso_server.http.metrics.archive import archive_samples
+from aviso_server.http.metrics.lateness import lateness_samples
 from aviso_server.http.metrics.series import SERIES
 from aviso_server.http.metrics.tally import UNKNOWN, NotificationStatus
 from aviso_server.http.service import Service
@@ -45,6 +46,7 @@ def families(service: Service, streams: Mapping[str, StreamState]) -> Families:
     yield from _delivery(service)
     yield from _log(service, streams)
     yield from (_plain(name, samples) for name, samples in archive_samples(service, streams))
+    yield from (_plain(name, samples) for name, samples in lateness_samples(service))
     yield from _process(service)
 
 

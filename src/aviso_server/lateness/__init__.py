@@ -1,0 +1,1 @@
+"""The watch over what is expected, in a running server."""

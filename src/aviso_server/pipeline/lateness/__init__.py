@@ -1,0 +1,1 @@
+"""What is usual, learned from the archive by Spark."""

@@ -1,0 +1,65 @@
+"""`aviso-server pipeline lateness`, as a person would run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from aviso_server.model.lateness.learned import FOLDER, decode, file_name
+from aviso_server.model.lateness.watched import DAY, day_text
+from aviso_server.model.notification import Notification
+from tests.model.event_types import event_type
+from tests.pipeline.cold.scene import store
+
+FIELDS = {"port": "StringHandler", "date": "DateHandler"}
+TIDE = event_type("tide", FIELDS, base="tides", order=["port", "date"])
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "aviso_server", "pipeline", "lateness", "--config", "config.yaml", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+
+
+def configure(folder: Path, enabled: bool) -> None:
+    identifier = {name: {"type": kind, "required": False} for name, kind in FIELDS.items()}
+    topic = {"base": "tides", "key_order": ["port", "date"]}
+    tide = {"identifier": identifier, "topic": topic, "lateness": {"enabled": enabled}}
+    config = {
+        "archive": {"path": "archive", "work_path": "work", "spark": "local[2]"},
+        "notification_schema": {"tide": tide},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def test_learn_and_show(tmp_path: Path) -> None:
+    configure(tmp_path, enabled=True)
+    today = int(time.time()) // DAY
+    notifications = []
+    for sequence, day in enumerate(range(today - 20, today), 1):
+        draft = TIDE.check({"port": "oslo", "date": day_text(day)}, None)
+        second = day * DAY + 6 * 3600
+        notifications.append(Notification(sequence, second * 10**9, draft.topic, draft.identifier, draft.payload))
+    store(tmp_path / "archive", TIDE, notifications)
+    found = run(tmp_path, "--json")
+    assert found.returncode == 0, found.stderr
+    [rhythm] = json.loads(found.stdout)["event_types"]["tide"]["rhythms"]
+    assert (rhythm["combination"], rhythm["expected"], rhythm["overdue"]) == ("port=oslo", 21_600, 23_400)
+    assert rhythm["weekdays"] == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
+    assert len(decode((tmp_path / "archive" / FOLDER / file_name("tide")).read_bytes()).rhythms) == 1
+    shown = run(tmp_path, "--show")
+    assert shown.returncode == 0, shown.stderr
+    assert "port=oslo" in shown.stdout
+    assert "every day" in shown.stdout
+    assert "06:00" in shown.stdout
+
+
+def test_nothing_to_learn_is_said(tmp_path: Path) -> None:
+    configure(tmp_path, enabled=False)
+    found = run(tmp_path)
+    assert found.returncode == 1
+    assert "no event type has lateness.enabled: true" in found.stderr
