@@ -6,6 +6,7 @@ import click
 
 from aviso_server.commands.backup import backup, restore
 from aviso_server.commands.check import check
+from aviso_server.commands.explain import explain
 from aviso_server.commands.health import health
 from aviso_server.commands.pipeline import pipeline
 from aviso_server.commands.replay import replay
@@ -26,6 +27,7 @@ def main() -> None:
       aviso-server check examples/config.yaml
       aviso-server schema
       aviso-server replay mars class=od
+      aviso-server explain mars class=od
       aviso-server backup copy.sqlite
 
     \b
@@ -33,5 +35,5 @@ def main() -> None:
     """
 
 
-for command in (serve, check, schema, replay, health, backup, restore, pipeline, version):
+for command in (serve, check, schema, replay, explain, health, backup, restore, pipeline, version):
     main.add_command(command)

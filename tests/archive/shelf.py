@@ -19,6 +19,7 @@ from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 from aviso_server.model.span import Span
+from aviso_server.model.tally import Tally
 from tests.delivery.scene import TIDE, Reader, settled
 
 __all__ = ["Shelf", "archived_hub", "replayed", "shelf_log", "trimmed_to"]
@@ -32,6 +33,7 @@ class Shelf:
         self.reach: dict[str, int] = {}  # stream -> the last sequence covered
         self.down = False
         self.reads: list[tuple[int, int]] = []
+        self.counts: list[tuple[int, int]] = []
         self.open_reads = 0
         self._run = run
 
@@ -72,6 +74,18 @@ class Shelf:
                 self._check()
         finally:
             self.open_reads -= 1
+
+    @property
+    def reachable(self) -> bool:
+        return not self.down
+
+    async def count(self, wanted: Filter, start: int, end: int, unit: int) -> Tally:
+        self.counts.append((start, end))
+        self._check()
+        tally = Tally(unit)
+        held = [each for each in self.held.get(wanted.stream, []) if start <= each.sequence <= end]
+        tally.add([each for each in held if wanted.matches(each)])
+        return tally
 
     async def first_since(self, stream: str, time: int) -> int:
         self._check()

@@ -294,6 +294,44 @@ def test_deletes(archived: Archived) -> None:
     assert archived.sequences("wind", from_id="1") == [*kept, *range(52, 72)]
 
 
+def test_an_explanation_counts_what_a_replay_brings(archived: Archived) -> None:
+    """In the archive and the log, each notification once, without what was deleted just now."""
+    admin = (*JSON, *bearer(token("admin-user")))
+
+    def explained(name: str, wanted: dict[str, Any], **more: Any) -> dict[str, Any]:
+        content = json.dumps(body(name, wanted, **more)).encode()
+        answer = archived.server.client.request("POST", "/api/v1/explain", content, admin)
+        assert answer.status == 200, answer.body
+        found: dict[str, Any] = answer.json()
+        return found
+
+    for number in range(30, 34):
+        request = body("secret", {"port": "oslo", "level": number}, payload=number)
+        assert archived.server.client.answer("notification", request, admin).status == 200
+    assert [archived.delete("secrets", each) for each in (9, 28, 32)] == [200] * 3
+    for wanted in ({"port": "*", "level": {"gte": 0}}, {"port": "oslo", "level": {"in": [3, 8, 27, 29, 31, 33]}}):
+        found = explained("secret", wanted, days=1, notification_id="secret@6")
+        matches = found["matches"]
+        span = {"from_date": matches["from"], "to_id": str(matches["last_sequence"])}
+        replayed = archived.replay("secret", wanted, user="reader-user", **span)
+        assert matches["count"] == len(replayed) == (31 if "gte" in wanted["level"] else 3)
+        assert sum(each["count"] for each in matches["times"]["counts"]) == matches["count"]
+        assert matches["source"][0] == "archive"
+        assert found["notification"]["found"] is True
+        assert found["notification"]["kept"] is ("gte" in wanted["level"])
+    assert explained("wind", {"port": "*", "level": {"gte": 0}})["matches"]["count"] == 68  # 71 but three
+    gone = {"port": "*", "level": {"gte": 0}}
+    assert explained("wind", gone, notification_id="wind@5")["notification"]["found"] is False
+    matches = explained("area", {"port": "*", "polygon": "(9.5,10,9.5,12,12.5,12,12.5,10,9.5,10)"})["matches"]
+    assert (matches["count"], matches["source"]) == (4, ["archive"])
+    assert matches["places"] == {
+        "degrees": 1,
+        "cells": [{"lat": lat, "lon": 10, "count": 1} for lat in (9, 10, 11, 12)],
+        "in_other_cells": 0,
+        "without_place": 0,
+    }
+
+
 def test_a_dead_pipeline_process_is_a_pause(archived: Archived) -> None:
     """Deletes and wipes meanwhile are kept; what the log has is served; what only the archive has comes later."""
     pid = archived.child()

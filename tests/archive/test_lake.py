@@ -60,6 +60,19 @@ class Rows:
         self.asked.append(("replay", {"start": request["start"], "end": request["end"]}))
         return self._rows(request["start"], min(request["end"], self.last), cancelled)
 
+    def count(self, request: dict[str, Any], cancelled: threading.Event) -> dict[str, Any]:
+        if self.refuses is not None:
+            raise PipelineError(self.refuses)
+        names = ("start", "end", "unit", "wiped_through", "deleted")
+        self.asked.append(("count", {name: request[name] for name in names}))
+        self.open += 1
+        try:
+            if cancelled.wait(self.pause):
+                self.cancelled += 1
+        finally:
+            self.open -= 1
+        return {"times": [[3, request["end"] - request["start"] + 1]], "cells": [[59, 10, 2]]}
+
     def _rows(self, start: int, end: int, cancelled: threading.Event) -> Iterator[pa.RecordBatch]:
         self.open += 1
         try:
@@ -136,6 +149,44 @@ def test_reading(tmp_path: Path) -> None:
             assert await lake.streams() == ["tides"]
             assert await lake.first_since("tides", 99) == 7
             assert await lake.last_until("tides", 99) == 7
+
+    asyncio.run(run())
+
+
+def test_counting(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows()
+        rows.takes_removals = False  # so that the archive does not know of the deletes yet
+        async with lake_on(rows, tmp_path) as lake:
+            assert lake.reachable
+            async with lake.deleting("tides", 7), lake.wiping("tides", 3):
+                pass
+            async with lake.deleting("winds", 8):
+                pass
+            tally = await lake.count(WANTED, 5, 900, 60)
+            assert (tally.times, tally.cells) == ({3: 896}, {(59, 10): 2})
+            members = {"start": 5, "end": 900, "unit": 60, "wiped_through": 3, "deleted": [7]}
+            assert ("count", members) in rows.asked
+            rows.refuses = "a file is gone"
+            with pytest.raises(LogUnavailable, match="a file is gone"):
+                await lake.count(WANTED, 5, 900, 60)
+
+    asyncio.run(run())
+
+
+def test_counts_take_their_turn_and_end_with_who_asked(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows()
+        rows.pause = 30.0
+        async with lake_on(rows, tmp_path, max_replays=1) as lake:
+            first, second = (asyncio.create_task(lake.count(WANTED, 1, 2, 60)) for _ in range(2))
+            await until(lambda: rows.open == 1 and lake.slots.waiting == 1)
+            for each in (second, first):
+                each.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await each
+            await until(lambda: rows.open == 0)
+            assert (rows.cancelled, lake.slots.taken, lake.slots.waiting) == (1, 0, 0)
 
     asyncio.run(run())
 

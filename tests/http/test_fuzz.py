@@ -87,7 +87,7 @@ def test_every_answer_is_a_described_one(name: str, max_examples: int, tmp_path:
         statuses, wrong = fuzz(server, max_examples)
         assert wrong == [], "\n\n".join(wrong[:5])
         assert statuses.total() > 2000
-        for endpoint in ("notification", "watch", "replay"):  # both sides of the border were visited
+        for endpoint in ("notification", "watch", "replay", "explain"):  # both sides of the border were visited
             assert statuses[f"POST /api/v1/{endpoint}", 200] > 10
             assert statuses[f"POST /api/v1/{endpoint}", 400] > 100
         assert server.client.get("/ready").status == 200

@@ -35,14 +35,17 @@ OPERATIONS = {
     ("post", "/api/v1/notifications"): "notification",
     ("post", "/api/v1/watch"): "streaming",
     ("post", "/api/v1/replay"): "streaming",
+    ("post", "/api/v1/explain"): "streaming",
     ("get", "/api/v1/admin/overview"): "admin",
     ("delete", "/api/v1/admin/notification/{notification_id}"): "admin",
     ("delete", "/api/v1/admin/wipe/stream"): "admin",
     ("delete", "/api/v1/admin/wipe/all"): "admin",
     ("get", "/api/v1/auth/check"): "general",
     ("get", "/api/v1/streams"): "streaming",
+    ("get", "/api/v1/insight"): "streaming",
+    ("get", "/api/v1/insight/{event_type}/{name}"): "streaming",
 }
-POSTS = ["notification", "watch", "replay"]
+POSTS = ["notification", "watch", "replay", "explain"]
 MAKERS = {"Refusal.error", "MalformedRequest", "Endpoint"}
 CREDENTIALS: list[dict[str, list[str]]] = [{"bearer_jwt": []}, {"basic": []}]
 # code, status and where it may come
@@ -52,7 +55,7 @@ CATALOGUE = [
     ("INVALID_REQUEST_SHAPE", "400", POSTS),
     ("UNKNOWN_EVENT_TYPE", "400", POSTS),
     ("INVALID_NOTIFICATION_REQUEST", "400", ["notification"]),
-    ("INVALID_WATCH_REQUEST", "400", ["watch"]),
+    ("INVALID_WATCH_REQUEST", "400", ["watch", "explain"]),
     ("INVALID_REPLAY_REQUEST", "400", ["replay"]),
     ("UNAUTHORIZED", "401", [*POSTS, "admin/wipe/all", "auth/check"]),
     ("FORBIDDEN", "403", [*POSTS, "admin/wipe/all", "auth/check"]),
@@ -64,6 +67,8 @@ CATALOGUE = [
     ("IDEMPOTENCY_KEY_IN_DOUBT", "409", ["notification", "notifications"]),
     ("BATCH_REFUSED", "400", ["notifications"]),
     ("SSE_STREAM_INITIALIZATION_FAILED", "500", ["watch"]),
+    ("INVALID_INSIGHT_REQUEST", "400", ["insight/{event_type}/{name}"]),
+    ("INSIGHT_NOT_FOUND", "404", ["insight/{event_type}/{name}"]),
     ("INTERNAL_ERROR", "500", POSTS),
 ]
 
@@ -243,6 +248,14 @@ def test_every_request_example_works(server: Server, document: Document) -> None
             assert stream.status == 200, f"{name}: {stream.body.decode()}"
             opening = "replay_started" if "from_id" in request else "connection_established"
             assert stream.next().kind == opening
+    answers = document["paths"]["/api/v1/explain"]["post"]["responses"]["200"]["content"]["application/json"]
+    check_answer = validator(document, answers["schema"])
+    for name, request in request_examples(document, "/api/v1/explain").items():
+        for more in ({}, {"notification_id": f"{request['event_type']}@1"}):
+            answer = client.answer("explain", {**request, **more})
+            assert answer.status == 200, f"{name}: {answer.body.decode()}"
+            assert [error.message for error in check_answer.iter_errors(answer.json())] == []
+            assert answer.json()["matches"]["count"] == 1, name
     event = validator(document, {"$ref": "#/components/schemas/CloudEvent"})
     for name, request in request_examples(document, "/api/v1/replay").items():
         with client.open("replay", request) as stream:

@@ -78,7 +78,7 @@ async def test_copies_of_a_running_log_are_described_and_continued_rightly(tmp_p
 STEPS = st.lists(st.one_of(st.just("append"), st.just("many"), st.just("wipe"), st.integers(1, 8)), max_size=12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
 def test_whatever_was_done_a_crash_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str | int]

@@ -14,6 +14,7 @@ from tests.harness import Server
 __all__ = ["Proxy"]
 
 BATCHES = "/api/v1/notifications"
+STREAMS = "/api/v1/streams"
 NEWER_MEMBERS = ("to_id", "to_date")
 
 
@@ -21,7 +22,7 @@ class Proxy:
     """Forwards everything to a server.
 
     `plain` hides the headers with which other forms are asked for, as a server that does not know them would;
-    `single` does not know batches; `old` also refuses the members that came after release 0.7.1.
+    `single` does not know batches; `old` also refuses the members that came after release 0.7.1, and lists no streams.
     """
 
     def __init__(self, server: Server, plain: bool = False, old: bool = False, single: bool = False) -> None:
@@ -83,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
         members = json.loads(body) if body else None
         proxy.asked.append((self.path, members))
-        if proxy.single and self.path == BATCHES:
+        if (proxy.single and self.path == BATCHES) or (proxy.old and self.path == STREAMS):
             self._answer(404, None)
             return
         if proxy.old and members and (newer := [name for name in NEWER_MEMBERS if name in members]):

@@ -20,7 +20,7 @@ import msgspec
 from aviso_server.errors import LogUnavailable
 from aviso_server.model.notification import Notification
 
-__all__ = ["Journal", "Removal", "View"]
+__all__ = ["Journal", "Removal", "View", "read_removals"]
 
 
 class Removal(msgspec.Struct, frozen=True, order=True):
@@ -107,11 +107,16 @@ class Journal:
         """True if the notification is about to go."""
         return sequence <= self._wiped.get(stream, 0) or Removal("delete", stream, sequence) in self._pending
 
+    def hidden(self, stream: str) -> tuple[int, Sequence[int]]:
+        """What nobody may see of a stream as of now: everything up to a sequence, and these."""
+        deleted = [each.sequence for each in self._pending if each.kind == "delete" and each.stream == stream]
+        return self._wiped.get(stream, 0), deleted
+
     @contextmanager
     def view(self, stream: str) -> Iterator[View]:
         """What a reader of the stream must not see, kept up to date while it reads."""
-        deleted = {each.sequence for each in self._pending if each.kind == "delete" and each.stream == stream}
-        view = View(deleted, self._wiped.get(stream, 0))
+        through, deleted = self.hidden(stream)
+        view = View(set(deleted), through)
         views = self._views.setdefault(stream, [])
         views.append(view)
         try:
@@ -129,17 +134,7 @@ class Journal:
 
     def _open(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        lines = self._file.read_bytes().split(b"\n") if self._file.exists() else []
-        for text in lines:
-            try:
-                line = _line(text)
-            except msgspec.DecodeError:
-                continue  # cut off by a crash
-            removal = Removal(line.kind, line.stream, line.sequence)
-            if line.done:
-                self._pending.pop(removal, None)
-            else:
-                self._pending[removal] = None
+        self._pending |= dict.fromkeys(read_removals(self._file))
         for each in self._pending:
             if each.kind == "wipe":
                 self._wiped[each.stream] = max(self._wiped.get(each.stream, 0), each.sequence)
@@ -169,6 +164,22 @@ class Journal:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def read_removals(file: Path) -> Sequence[Removal]:
+    """The removals in the file of a journal that the archive has not confirmed, in the order in which they came."""
+    pending: dict[Removal, None] = {}
+    for text in file.read_bytes().split(b"\n") if file.exists() else []:
+        try:
+            line = _line(text)
+        except msgspec.DecodeError:
+            continue  # cut off by a crash
+        removal = Removal(line.kind, line.stream, line.sequence)
+        if line.done:
+            pending.pop(removal, None)
+        else:
+            pending[removal] = None
+    return list(pending)
 
 
 def _text(removal: Removal, done: bool) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import pickle
 import time
+from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -13,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from aviso_server.archive.audited import LastAudit
 from aviso_server.archive.bridge import Address, BridgeDown, BridgeRefused, call
 from aviso_server.archive.cold_read import ColdRead
 from aviso_server.archive.journal import Journal, Removal
@@ -23,6 +26,7 @@ from aviso_server.delivery.archive import NOTHING, Coverage
 from aviso_server.errors import LogUnavailable
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
+from aviso_server.model.tally import Tally
 
 __all__ = ["Lake", "StreamStatus"]
 
@@ -30,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _POLL = 1.0  # seconds between two questions how it is doing
 _PATIENCE = 30.0  # seconds that a reader waits for a process that is being started
+_COUNTING = 300.0  # seconds that a count may take, the waiting for its turn left out
 _QUICK = 5.0  # seconds for an answer that needs no Spark
 _SPARE_THREADS = 4
 
@@ -66,8 +71,15 @@ class Lake:
     """The archive behind a log. Everything that needs Spark is asked of the pipeline process."""
 
     def __init__(
-        self, supervisor: Supervisor, known: Known, journal: Journal, max_replays: int, shapes: Shapes
+        self,
+        supervisor: Supervisor,
+        known: Known,
+        journal: Journal,
+        max_replays: int,
+        shapes: Shapes,
+        audited: LastAudit | None = None,
     ) -> None:
+        self.audited = audited
         self.supervisor = supervisor
         self.known = known
         self.journal = journal
@@ -90,6 +102,8 @@ class Lake:
         """See what there is, without Spark; LogUnavailable if deletes could not be written down."""
         await self.journal.open()
         await self.known.look()
+        if self.audited is not None:
+            await self.audited.look()
 
     def start(self, delay: float = 0.0) -> None:
         """Start the pipeline process in so many seconds and keep an eye on it."""
@@ -131,6 +145,33 @@ class Lake:
     async def streams(self) -> Sequence[str]:
         """The streams that are archived, sorted."""
         return sorted(stream for stream, covered in self.known.streams.items() if covered.last)
+
+    @property
+    def reachable(self) -> bool:
+        """True while the pipeline process runs."""
+        return self.supervisor.state == "running" and self.supervisor.address is not None
+
+    async def count(self, wanted: Filter, start: int, end: int, unit: int) -> Tally:
+        """How many pass the filter with start <= sequence <= end; it waits for its turn as replays do."""
+        async with self.slots.turn():
+            through, deleted = self.journal.hidden(wanted.stream)
+            members = {
+                "filter": b64encode(pickle.dumps(wanted)).decode(),
+                "start": start,
+                "end": end,
+                "unit": unit,
+                "wiped_through": through,
+                "deleted": deleted,
+            }
+            try:
+                async with asyncio.timeout(_COUNTING):
+                    answer = await self._ask("count", seconds=2 * _COUNTING, **members)
+                return Tally.of_members(unit, answer)
+            except TimeoutError:
+                reason = f"it did not count within {_COUNTING:g} s; ask for a shorter time"
+            except msgspec.ValidationError as error:
+                reason = f"its answer cannot be read: {error}"
+            raise LogUnavailable(f"the archive cannot be read now: {reason}")
 
     async def first_since(self, stream: str, time: int) -> int:
         """The lowest archived sequence stored at or after `time`; one more than the last if there is none."""
@@ -277,6 +318,8 @@ class Lake:
                     await self._ask_status()
                 except (BridgeDown, BridgeRefused) as error:
                     logger.debug("no word of the archive: %s", error, extra={"event": "archive.process.silent"})
+            if self.audited is not None:
+                await self.audited.look()
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _POLL if self.supervisor.state == "running" else _POLL / 4)

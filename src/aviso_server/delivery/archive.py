@@ -18,6 +18,7 @@ import msgspec
 
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
+from aviso_server.model.tally import Tally
 
 __all__ = ["NOTHING", "Archive", "Coverage", "Deletion"]
 
@@ -63,6 +64,16 @@ class Archive(Protocol):
         """What passes the filter with start <= sequence <= end, in runs of ascending sequence.
 
         Closing the generator ends the work behind it.
+        """
+
+    @property
+    def reachable(self) -> bool:
+        """True if it can be read at once; False if it is away, or has not started yet."""
+
+    async def count(self, wanted: Filter, start: int, end: int, unit: int) -> Tally:
+        """How many `read` would bring, by place and by interval of `unit` nanoseconds; start and end are covered.
+
+        Cancelling it ends the work behind it.
         """
 
     async def first_since(self, stream: str, time: int) -> int:

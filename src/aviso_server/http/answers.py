@@ -49,6 +49,7 @@ ENDPOINTS = {
     "notifications": Endpoint("notify", "Invalid Notification Request", "INVALID_NOTIFICATION_REQUEST"),
     "watch": Endpoint("watch", "Invalid Watch Request", "INVALID_WATCH_REQUEST"),
     "replay": Endpoint("replay", "Invalid Replay Request", "INVALID_REPLAY_REQUEST"),
+    "explain": Endpoint("watch", "Invalid Watch Request", "INVALID_WATCH_REQUEST"),
 }
 
 

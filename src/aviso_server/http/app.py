@@ -17,6 +17,8 @@ from aviso_server.http.auth.check import check
 from aviso_server.http.auth.layer import is_guarded
 from aviso_server.http.batch.route import notify_many
 from aviso_server.http.body import Receive
+from aviso_server.http.explain import explain
+from aviso_server.http.insight import list_insight, one_insight
 from aviso_server.http.metrics.tally import Measured
 from aviso_server.http.notify_once import notify_once
 from aviso_server.http.refused import log_refusal
@@ -33,6 +35,7 @@ Whole = Callable[[Service, Any, Receive, Send, str], Awaitable[None]]
 Plain = Callable[[Service, Send, str], Awaitable[None]]
 OfName = Callable[[Service, Send, str, str], Awaitable[None]]
 OfPath = Callable[[Service, Send, str, bytes], Awaitable[None]]
+OfPair = Callable[[Service, Any, Send, str, bytes], Awaitable[None]]
 
 
 async def health(service: Service, send: Send, request_id: str) -> None:
@@ -64,9 +67,11 @@ _WHOLE: dict[tuple[str, str], Whole] = {
     ("POST", "/api/v1/notifications"): notify_many,
     ("POST", "/api/v1/watch"): watch,
     ("POST", "/api/v1/replay"): replay,
+    ("POST", "/api/v1/explain"): explain,
     ("DELETE", "/api/v1/admin/wipe/stream"): admin.wipe_stream,
     ("GET", "/api/v1/auth/check"): check,
     ("GET", "/api/v1/streams"): list_streams,
+    ("GET", "/api/v1/insight"): list_insight,
 }
 _PLAIN: dict[tuple[str, str], Plain] = {
     ("GET", "/"): pages.home,
@@ -82,6 +87,9 @@ _OF_NAME: dict[tuple[str, bytes], OfName] = {
     ("GET", b"/api/v1/schema/"): schema.one_schema,
     ("DELETE", b"/api/v1/admin/notification/"): admin.delete_notification,
 }
+_OF_PAIR: dict[tuple[str, bytes], OfPair] = {
+    ("GET", b"/api/v1/insight/"): one_insight,
+}
 _OF_PATH: dict[tuple[str, bytes], OfPath] = {
     ("GET", b"/swagger-ui/"): pages.api_page,
     ("GET", b"/static/"): pages.static_file,
@@ -91,13 +99,14 @@ _OF_PATH: dict[tuple[str, bytes], OfPath] = {
 _TEMPLATES = {
     b"/api/v1/schema/": "/api/v1/schema/{event_type}",
     b"/api/v1/admin/notification/": "/api/v1/admin/notification/{notification_id}",
+    b"/api/v1/insight/": "/api/v1/insight/{event_type}/{name}",
     b"/swagger-ui/": "/swagger-ui/{path}",
     b"/static/": "/static/{path}",
 }
 """What the routes are called in metrics."""
 
 _API = "/api/v1"
-_WORK = frozenset({"/api/v1/notification", "/api/v1/notifications", "/api/v1/watch", "/api/v1/replay"})
+_WORK = frozenset(f"{_API}/{name}" for name in ("notification", "notifications", "watch", "replay", "explain"))
 
 
 class App:
@@ -163,6 +172,11 @@ class App:
             if method == verb and rest != path and rest and b"/" not in rest:
                 scope["route"] = _TEMPLATES[prefix]
                 return await of_name(self._service, send, request_id, unquote(rest.decode("latin-1")))
+        for (verb, prefix), of_pair in _OF_PAIR.items():
+            rest = path.removeprefix(prefix)
+            if method == verb and rest != path and rest.count(b"/") == 1:
+                scope["route"] = _TEMPLATES[prefix]
+                return await of_pair(self._service, scope, send, request_id, rest)
         for (verb, prefix), of_path in _OF_PATH.items():
             if method == verb and path.startswith(prefix):
                 scope["route"] = _TEMPLATES[prefix]

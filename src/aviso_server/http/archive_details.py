@@ -6,9 +6,9 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from aviso_server.delivery.archive import Archive
+from aviso_server.archive.lake import Lake
 from aviso_server.errors import LogError
-from aviso_server.log.base import Log
+from aviso_server.log.base import Advancing, Log
 
 __all__ = ["archive_details"]
 
@@ -16,8 +16,11 @@ _PATIENCE = 1.0  # seconds for a log that lives elsewhere: whoever asks for read
 _MOST_STREAMS = 256  # names of generic event types are without limit
 
 
-async def archive_details(archive: Archive, log: Log) -> dict[str, Any]:
-    """State, reason and streams; `lag` is how many sequences are not archived yet, null if the log does not say."""
+async def archive_details(archive: Lake, log: Log) -> dict[str, Any]:
+    """State, reason, streams and the last audit; `log_waits` if the log lets go only of what is archived.
+
+    `lag` is how many sequences of a stream are not archived yet, null if the log does not say.
+    """
     details = await archive.describe()
     lasts: dict[str, int] = {}
     with suppress(LogError, TimeoutError):
@@ -30,4 +33,5 @@ async def archive_details(archive: Archive, log: Log) -> dict[str, Any]:
         stream: {**each, "lag": max(0, lasts[stream] - each["last"]) if stream in lasts else None}
         for stream, each in sorted(streams.items())[:_MOST_STREAMS]
     }
-    return {**details, "streams": shown}
+    audit = None if archive.audited is None else archive.audited.describe()
+    return {**details, "streams": shown, "log_waits": isinstance(log, Advancing), "audit": audit}

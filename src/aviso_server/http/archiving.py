@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
+from aviso_server.archive.audited import LastAudit
 from aviso_server.archive.journal import Journal
 from aviso_server.archive.known import Known
 from aviso_server.archive.lake import Lake
@@ -44,6 +47,11 @@ class Archiving:
             *("--spark", archive.spark),
             *("--max-replays", str(archive.max_replays)),
         ]
+        if settings.watched:
+            command += ["--lateness", msgspec.json.encode(settings.watched).decode()]
+            command += ["--lateness-interval", str(settings.lateness.interval / SECOND)]
+        if settings.insight.enabled:
+            command += ["--insight-interval", str(settings.insight.interval / SECOND)]
         shapes = {
             each.name: [name for name, field in each.fields.items() if isinstance(field, SpatialField)]
             for each in settings.event_types
@@ -58,6 +66,7 @@ class Archiving:
             Journal(work / "removals.jsonl"),
             archive.max_replays,
             shapes_of,
+            LastAudit(archive.path, work),
         )
 
     async def open(self, log: Log) -> None:

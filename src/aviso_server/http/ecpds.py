@@ -17,6 +17,7 @@ from aviso_server.http.auth.refusals import forbidden, unavailable
 from aviso_server.http.auth.user import User
 from aviso_server.http.outgoing import Outgoing, OversizedAnswer, Unreachable
 from aviso_server.model.filter import Filter
+from aviso_server.model.notification import Notification
 
 __all__ = ["DECISIONS", "FETCHES", "Destinations", "EcpdsPlugin", "NoVerdict"]
 
@@ -166,6 +167,12 @@ class EcpdsPlugin:
         self._decide("allow" if allowed else "deny_destination", request_id)
         if not allowed:
             raise forbidden(f"User '{user.name}' may not read about the {self._match_key} that was asked for")
+
+    def hides(self, wanted: Filter, user: User | None, notification: Notification) -> bool:
+        """True if a user who may read what the filter asks for must not know of this notification."""
+        if wanted.event_type not in self._guarded or (user is not None and user.admin):
+            return False
+        return notification.values().get(self._match_key) != dict(wanted.equals).get(self._match_key)
 
     async def close(self) -> None:
         """Let go of the connections."""

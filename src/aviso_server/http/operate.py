@@ -40,6 +40,9 @@ async def overview(service: Service, send: Send, request_id: str) -> None:
         "connections": service.connections(),
         "streams": [_stream(service, name, state, watchers) for name, state in states.items()],
         "slowest_watchers": _slowest(watchers, states),
+        "lateness": None if service.lateness is None else service.lateness.describe(),
+        "audit": _audit(service),
+        "quarantine": await service.quarantined.describe(),
         "recent_errors": [_record(record) for record in RECENT.newest_first()],
         "request_id": request_id,
     }
@@ -82,6 +85,12 @@ def _stream(service: Service, name: str, state: StreamState, watchers: Iterable[
             "furthest_behind": max((_behind(each, state) for each in behind), default=0),
         },
     }
+
+
+def _audit(service: Service) -> dict[str, Any] | None:
+    """What the last audit found; null if there was none."""
+    lake = service.archive
+    return None if lake is None or lake.audited is None else lake.audited.describe()
 
 
 def _slowest(watchers: Iterable[Watcher], states: Mapping[str, StreamState]) -> list[dict[str, Any]]:

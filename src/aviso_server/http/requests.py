@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -33,14 +34,17 @@ def parse_request(body: bytes) -> Request:
     return read_request(loads(body))
 
 
-def read_request(members: Any) -> Request:
-    """The request in decoded JSON; MalformedRequest says what is wrong with its form."""
+def read_request(members: Any, more: Sequence[str] = ()) -> Request:
+    """The request in decoded JSON; MalformedRequest says what is wrong with its form.
+
+    `more` are members that the caller reads, besides those that all requests have.
+    """
     if not isinstance(members, dict):
         raise _shape("the body must be a JSON object")
-    if not members.keys() <= _KNOWN:
-        unknown = min(members.keys() - _KNOWN)
+    if not members.keys() <= _KNOWN and (unknown := members.keys() - _KNOWN - set(more)):
+        allowed = ", ".join((*MEMBERS, *more))
         raise MalformedRequest(
-            "UNKNOWN_FIELD", f"Unknown field '{unknown}' in request body; allowed fields: {', '.join(MEMBERS)}"
+            "UNKNOWN_FIELD", f"Unknown field '{min(unknown)}' in request body; allowed fields: {allowed}"
         )
     event_type, identifier = members.get("event_type"), members.get("identifier")
     if not isinstance(event_type, str):

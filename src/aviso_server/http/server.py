@@ -171,6 +171,8 @@ class _Server(uvicorn.Server):
         )
         if self._service.archive is not None:
             self._service.archive.start(_ARCHIVE_DELAY)
+        if self._service.lateness is not None:
+            self._service.lateness.start()
         if self._ready_file is not None:
             _write_ready_file(self._ready_file, host, port)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from aviso_server.archive.quarantined import Quarantined
+from aviso_server.archive.slots import Slots
 from aviso_server.config.settings import Settings
 from aviso_server.counts import Operations
 from aviso_server.delivery.hub import GENERIC, Hub, Pace
@@ -19,12 +23,19 @@ from aviso_server.http.metrics.tally import Tally
 from aviso_server.http.openapi.asyncapi import asyncapi_document
 from aviso_server.http.openapi.document import document
 from aviso_server.http.traces import Traces
+from aviso_server.http.watching import make_watch
 from aviso_server.log.base import Log
+from aviso_server.model.quarantine import FOLDER
 from aviso_server.model.schema import Catalogue
+
+if TYPE_CHECKING:
+    from aviso_server.insight.reading import Reader
 
 __all__ = ["Service"]
 
 _SHORTEST_STALL = 60  # seconds
+_INSIGHTS = 2  # answers about the archive that are put together at a time
+_COUNTS = 2  # explanations at a time; the others wait in order
 
 
 class Service:
@@ -47,6 +58,7 @@ class Service:
         self.tally = Tally()
         self.operations = Operations()
         self.limits = Limits(settings.limits)
+        self.counts = Slots(_COUNTS)  # the right to count in the past
         self._by_stream = {each.base.lower(): each.name for each in settings.event_types}
         self.hub = Hub(
             log,
@@ -64,7 +76,11 @@ class Service:
             self.operations,
             self.archive,
         )
+        self.lateness = make_watch(settings, log, self.hub.history, clock)
+        self.quarantined = Quarantined(settings.archive.work_path.absolute() / FOLDER)
         self.traces: Traces | None = None
+        self.insight: Reader | None = None  # made when it is asked for first
+        self.insight_turns = asyncio.Semaphore(_INSIGHTS)
         auth, streams = settings.auth, settings.stream_auth
         self.gate = Gate(auth, streams, self.catalogue) if auth.enabled else None
         has_plugin = auth.enabled and any("ecpds" in stream.plugins for stream in streams.values())
@@ -86,6 +102,8 @@ class Service:
 
     async def close(self) -> None:
         """Let go of the connections to other services, and of the pipeline process."""
+        if self.lateness is not None:
+            await self.lateness.stop()
         if self.archive is not None:
             await self.archive.close()
         for each in (self.gate, self.ecpds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from aviso_server.delivery import frames
@@ -20,14 +21,14 @@ from aviso_server.model.schema import EventType, GenericType, read_point
 from aviso_server.model.span import Span, read_end, read_start
 from aviso_server.model.timestamp import SECOND
 
-__all__ = ["replay", "watch"]
+__all__ = ["prepare", "replay", "watch"]
 
 logger = logging.getLogger(__name__)
 
 
 async def watch(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
     """A stream of history, if a start is given, and of everything that comes after."""
-    wanted, span, cap = await _prepare(service, scope, receive, "watch", request_id)
+    wanted, span, cap = await prepare(service, scope, receive, "watch", request_id)
     until = _until(scope)
     hub, outlet = service.hub, Outlet(unmeasured(send), scope.get("hang_up"))
     try:
@@ -60,7 +61,7 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
 
 async def replay(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
     """A stream of history that ends."""
-    wanted, span, cap = await _prepare(service, scope, receive, "replay", request_id)
+    wanted, span, cap = await prepare(service, scope, receive, "replay", request_id)
     hub, outlet = service.hub, Outlet(unmeasured(send), scope.get("hang_up"))
     form = wanted_form(service, scope, wanted, request_id)
     job = service.archive_job
@@ -97,13 +98,18 @@ async def replay(service: Service, scope: Any, receive: Receive, send: Send, req
         hub.release(stream)
 
 
-async def _prepare(
-    service: Service, scope: Any, receive: Receive, name: str, request_id: str
+async def prepare(
+    service: Service,
+    scope: Any,
+    receive: Receive,
+    name: str,
+    request_id: str,
+    parse: Callable[[bytes], Request] = parse_request,
 ) -> tuple[Filter, Span, int | None]:
     """The filter, the span and the cap of a request, with all checks in the contract's order."""
     body = await read_body(scope, receive, service.settings.limits.max_body_bytes)
     try:
-        request = parse_request(body)
+        request = parse(body)
         event_type = service.catalogue.find(request.event_type)
         if service.gate is not None:
             service.gate.allow(event_type, scope["user"], "read", request_id)

@@ -94,11 +94,15 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "archive.job.failed": ("warn", "The archive job reports an error."),
     "archive.job.waiting": ("warn", "The archive job cannot go on now; it tries again."),
     "archive.compaction.failed": ("warn", "Small files could not be merged; that is tried again."),
+    "archive.repair.failed": ("warn", "What an audit wanted to be mended could not be."),
+    "archive.audit.unreadable": ("warn", "The verdict of the last audit cannot be read."),
     "archive.bridge.failed": ("error", "The pipeline process could not answer the server."),
     "archive.files.unreadable": ("warn", "The folder of the archive, or what was known of it, could not be used."),
     "archive.numbering.advanced": ("warn", "The log was behind the archive; its numbering goes on after it."),
     "archive.numbering.refused": ("error", "The log is behind the archive and cannot go on after it."),
     "archive.removal.refused": ("warn", "The archive did not take a delete or a wipe; it is told again."),
+    "archive.quarantine.unreadable": ("warn", "A table with rows that a load has refused cannot be read."),
+    "insight.failed": ("warn", "Insight could not be brought up to date; that is tried again."),
     # Metrics
     "metrics.log.unavailable": ("debug", "A scrape got no answer from the log."),
 }

@@ -29,6 +29,9 @@ from aviso_server.pipeline.archive.keeper import Keeper
 from aviso_server.pipeline.archive.source import ArchiveTask
 from aviso_server.pipeline.bridge.operations import ArchiveOperations
 from aviso_server.pipeline.bridge.server import Bridge
+from aviso_server.pipeline.insight.background import keep_insight
+from aviso_server.pipeline.lateness.relearning import keep_learning, read_tasks
+from aviso_server.pipeline.lateness.shelf import Shelf
 
 __all__ = ["BROKEN", "IMPOSSIBLE", "main"]
 
@@ -65,8 +68,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     archive_token = os.environ.pop("AVISO_ARCHIVE_TOKEN", None)
     task = ArchiveTask(url=given.url, root=given.path, offsets={}, interval=given.interval, token=archive_token)
     try:
-        keeper.open()
-        keeper.archive(task, threading.Event())
+        session, stop = keeper.open(), threading.Event()
+        if given.insight_interval is not None:
+            keep_insight(session, keeper.board, task, given.work, given.insight_interval, stop)
+        if given.lateness:
+            shelf = Shelf(given.path, keeper.board.storage, given.work / "lateness")
+            keep_learning(session, keeper.board, shelf, read_tasks(given.lateness), given.lateness_interval, stop)
+        keeper.archive(task, stop)
     except SparkFailed as error:
         _end(BROKEN, str(error))
     except PipelineError as error:
@@ -87,6 +95,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--interval", type=float, default=10.0, help="seconds between two looks at the log")
     parser.add_argument("--spark", default="local", help="local, or the address of a cluster")
     parser.add_argument("--max-replays", type=int, default=4, help="replays at a time; the others wait")
+    parser.add_argument("--insight-interval", type=float, help="seconds between two roll-ups; none without it")
+    parser.add_argument("--lateness", default="", help="the event types whose lateness is learned, as JSON")
+    parser.add_argument("--lateness-interval", type=float, default=3600.0, help="seconds from learning to learning")
     return parser.parse_args(arguments)
 
 

@@ -19,6 +19,7 @@ import pytest
 from aviso_server.errors import PipelineError
 from aviso_server.model.arrow import END_OF_STREAM
 from aviso_server.model.filter import Filter
+from aviso_server.model.tally import Tally
 from aviso_server.pipeline.archive.layout import data_path, stream_folder
 from aviso_server.pipeline.archive.status import Board
 from aviso_server.pipeline.archive.storage import LOCAL
@@ -44,6 +45,7 @@ class Shelf:
         self.most_open = 0
         self.order: list[int] = []
         self.cancelled = 0
+        self.hidden: Tombstones | None = None  # from the last count
         self._lock = threading.Lock()
 
     def read(self, wanted: Filter, start: int, end: int, cancelled: threading.Event) -> Iterator[pa.RecordBatch]:
@@ -70,6 +72,22 @@ class Shelf:
             with self._lock:
                 self.open -= 1
                 self.cancelled += cancelled.is_set()
+
+    def count(
+        self, wanted: Filter, start: int, end: int, unit: int, hidden: Tombstones, cancelled: threading.Event
+    ) -> Tally:
+        with self._lock:
+            self.open += 1
+            self.hidden = hidden
+        while not self.gate.wait(0.02) and not cancelled.is_set():
+            pass
+        with self._lock:
+            self.open -= 1
+            self.cancelled += cancelled.is_set()
+        tally = Tally(unit)
+        tally.times.update({start: end})
+        tally.cells.update({(-1, 5): 3})
+        return tally
 
     def first_since(self, stream: str, time_ns: int) -> int:
         return time_ns + 1
@@ -188,9 +206,32 @@ def test_a_slow_reader_holds_the_archive_back(scene: Scene) -> None:
     assert table.num_rows == 500 * ROWS
 
 
+COUNT = {"op": "count", "filter": EVERYTHING, "start": 7, "end": 9, "unit": 60, "wiped_through": 3, "deleted": [8, 2]}
+
+
+def test_a_count_is_one_line_of_sums(scene: Scene) -> None:
+    assert scene.ask(**COUNT) == {"ok": True, "times": [[7, 9]], "cells": [[-1, 5, 3]]}
+    assert scene.shelf.hidden == Tombstones(3, (8,))
+
+
+def test_counts_wait_with_the_replays_and_end_with_who_asked(scene: Scene) -> None:
+    scene.shelf.gate.clear()
+    counts = [scene.connect(**COUNT) for _ in range(3)]
+    until(lambda: scene.shelf.open == 2, 5)
+    time.sleep(0.3)
+    assert scene.shelf.open == 2, "so many at a time"
+    for connection in counts:
+        connection.close()
+    until(lambda: scene.shelf.open == 0, 5)
+    assert scene.shelf.cancelled >= 2
+
+
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
+        ({**COUNT, "unit": 0}, "unit: at least one nanosecond is needed"),
+        ({**COUNT, "deleted": ["8"]}, "deleted: a list of whole numbers is needed"),
+        ({**COUNT, "filter": ""}, "filter: a text is needed"),
         ({"op": "status", "token": "wrong"}, "the token is wrong"),
         ({"op": "replay", "token": ""}, "the token is wrong"),
         ({"op": "explode"}, "op: 'explode' is not an operation"),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import click
 
 from aviso_server.commands.pipeline.archive import archive
+from aviso_server.commands.pipeline.audit import audit
 from aviso_server.commands.pipeline.compact import compact
+from aviso_server.commands.pipeline.lateness import lateness
 from aviso_server.commands.pipeline.load import load
 from aviso_server.commands.pipeline.replay import replay
+from aviso_server.commands.pipeline.report import report
 from aviso_server.commands.pipeline.status import status
 
 __all__ = ["pipeline"]
@@ -28,5 +31,5 @@ def pipeline() -> None:
     """
 
 
-for command in (archive, compact, status, replay, load):
+for command in (archive, compact, status, audit, replay, load, lateness, report):
     pipeline.add_command(command)

@@ -141,8 +141,34 @@ def _archive() -> dict[str, Any]:
         "job": {"type": "string"},
         "reason": {**text, "description": "Why it does not run, or what it complains of."},
         "streams": {"type": "object", "additionalProperties": _closed(stream)},
+        "log_waits": {"type": "boolean", "description": "Whether the log lets go only of what is archived."},
+        "audit": _audit(),
     }
     return {**_closed(members), "description": "How the archive is doing, on a server that has one."}
+
+
+def _audit() -> dict[str, Any]:
+    number, text = {"type": "integer", "minimum": 0}, {"type": "string"}
+    verdict = {"enum": ["clean", "defects", "unchecked"]}
+    defect = {"kind": text, "where": text, "first": number, "last": number}
+    stream = {
+        "event_type": text,
+        "verdict": verdict,
+        "defects": {**number, "description": "Sequences that have one."},
+        "acknowledged": number,
+        "lag": number,
+        "first_defects": {"type": "array", "items": _closed(defect)},
+    }
+    members = {
+        "at": text,
+        "verdict": verdict,
+        "seconds": {"type": "number"},
+        "streams": {"type": "object", "additionalProperties": _closed(stream)},
+    }
+    return {
+        "anyOf": [_closed(members), {"type": "null"}],
+        "description": "What the last audit found; null if there was none.",
+    }
 
 
 def identity() -> dict[str, Any]:
@@ -197,6 +223,17 @@ def overview() -> dict[str, Any]:
     }
     words = {"type": ["string", "null"]}
     record = {"time": text, "level": text, "message": text, "event": words, "request_id": words}
+    overdue = {"event_type": text, "combination": text, "expected_at": text, "since": text}
+    lateness = {
+        "learned_at": {**words, "description": "When what is usual was learned; null if it has not been."},
+        "watched": {**number, "description": "Combinations that are expected at some time."},
+        "overdue_count": number,
+        "overdue": {
+            "type": "array",
+            "items": _closed(overdue),
+            "description": "Those overdue for longest, at most 100.",
+        },
+    }
     members = {
         "time": text,
         "version": text,
@@ -204,10 +241,32 @@ def overview() -> dict[str, Any]:
         "connections": number,
         "streams": {"type": "array", "items": _closed(stream)},
         "slowest_watchers": {"type": "array", "items": _closed(watcher)},
+        "lateness": {"anyOf": [_closed(lateness), {"type": "null"}]},
+        "audit": _audit(),
+        "quarantine": _quarantine(),
         "recent_errors": {"type": "array", "items": _closed(record)},
         "request_id": _REQUEST_ID,
     }
     return json_body("What the server holds and who reads it.", {"schema": _closed(members)})
+
+
+def _quarantine() -> dict[str, Any]:
+    number, text = {"type": "integer", "minimum": 0}, {"type": "string"}
+    reason = {"code": text, "field": {"type": ["string", "null"]}, "reason": text, "rows": number}
+    table = {
+        "file": {**text, "description": "Its name in the folder `quarantine` in `archive.work_path`."},
+        "event_type": text,
+        "at": {**text, "description": "When the load refused them."},
+        "rows": number,
+        "reasons": {"type": "array", "items": _closed(reason), "description": "Those with the most rows, at most 20."},
+        "other_reasons": {**number, "description": "Rows that were refused for other reasons."},
+    }
+    members = {
+        "count": {**number, "description": "How many tables there are."},
+        "tables": {"type": "array", "items": _closed(table), "description": "The newest, at most 20."},
+    }
+    words = "What loads have refused; null if they have put nothing aside on this machine."
+    return {"anyOf": [_closed(members), {"type": "null"}], "description": words}
 
 
 def streams() -> dict[str, Any]:

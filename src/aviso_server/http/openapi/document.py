@@ -8,6 +8,8 @@ from aviso_server import __version__
 from aviso_server.config.settings import Settings
 from aviso_server.http.openapi import answers
 from aviso_server.http.openapi.batch import ALL_OR_NOTHING, KEY, batch_body, batch_outcomes
+from aviso_server.http.openapi.explain import explained
+from aviso_server.http.openapi.insight import FIELD, NAME, SPAN, insight_answers, insight_list
 from aviso_server.http.openapi.requests import body_components, request_body, wipe_body
 from aviso_server.http.openapi.streams import cloud_event_schema
 from aviso_server.model.schema import Catalogue
@@ -64,7 +66,9 @@ def document(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
             **_schema(catalogue),
             **_posts(catalogue, settings),
             **_batch(catalogue, settings),
+            **_explain(catalogue, settings),
             **_streams(),
+            **_insight(catalogue),
             **_admin(catalogue),
             **_auth(),
         },
@@ -152,6 +156,18 @@ def _batch(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
     return {"/api/v1/notifications": {"post": {**operation, "description": words, **body}}}
 
 
+def _explain(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
+    limit = f"The body is larger than {settings.limits.max_body_bytes} bytes, or its identifier too large."
+    own = {"200": explained(), "400": answers.text(_ENCODING), "408": answers.text(_SLOW), "413": answers.text(limit)}
+    operation = _operation("explain", "streaming", "Explain a filter and try it", _WITH_OR_WITHOUT, "explain", own)
+    words = (
+        "What a watch request means, how many stored notifications of the last days it lets through, when and where, "
+        "and which part of it keeps or drops a given notification."
+    )
+    body = {"description": words, "requestBody": request_body("explain", catalogue)}
+    return {"/api/v1/explain": {"post": {**operation, **body}}}
+
+
 def _streams() -> dict[str, Any]:
     operation = _operation(
         "list_streams",
@@ -163,6 +179,22 @@ def _streams() -> dict[str, Any]:
     )
     words = "Those that the caller may read. The archive of this server begins its work here."
     return {"/api/v1/streams": {"get": {**operation, "description": words}}}
+
+
+def _insight(catalogue: Catalogue) -> dict[str, Any]:
+    every = answers.json_body("What there is, of the event types that the caller may read.", insight_list())
+    found = answers.json_body("What the tables say.", insight_answers())
+    name = _path_parameter("event_type", "The name of the event type, letter for letter.", "mars", catalogue)
+    what = _operation("list_insight", "streaming", "What insight there is", _WITH_OR_WITHOUT, "auth", {"200": every})
+    summary = "What was published, when, where and how late"
+    one = _operation("get_insight", "streaming", summary, _WITH_OR_WITHOUT, "insight", {"200": found})
+    words = "From tables that are made from the archive every few minutes."
+    return {
+        "/api/v1/insight": {"get": {**what, "description": words}},
+        "/api/v1/insight/{event_type}/{name}": {
+            "get": {**one, "description": words, "parameters": [name, NAME, *SPAN, FIELD]}
+        },
+    }
 
 
 def _admin(catalogue: Catalogue) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _MEMBERS: dict[Shape, tuple[str, ...]] = {
 }
 _POSTS = frozenset(ENDPOINTS)
 _PUBLISHES = frozenset({"notification", "notifications"})
-_GUARDED = _POSTS | {"admin", "auth"}
+_GUARDED = _POSTS | {"admin", "auth", "insight"}
 
 
 class ErrorKind(msgspec.Struct, frozen=True):
@@ -66,6 +66,22 @@ KINDS = (
         "faults",
         frozenset({"notifications"}),
         "All or nothing was asked for, and not all can be accepted; `faults` lists the first hundred that cannot.",
+    ),
+    ErrorKind(
+        "INVALID_INSIGHT_REQUEST",
+        400,
+        "Invalid Insight Request",
+        "details",
+        frozenset({"insight"}),
+        "A parameter is not acceptable; `message` names it and says what is accepted.",
+    ),
+    ErrorKind(
+        "INSIGHT_NOT_FOUND",
+        404,
+        "not_found",
+        "plain",
+        frozenset({"insight"}),
+        "There is nothing of that name, or nothing yet; `message` says which.",
     ),
     ErrorKind(
         "IDEMPOTENCY_KEY_IN_DOUBT",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from aviso_server.http.openapi.explain import explain_members
 from aviso_server.model.identifier_schema import (
     filter_samples,
     filter_schema,
@@ -22,8 +23,8 @@ __all__ = ["SAMPLE_PAYLOAD", "body_components", "component", "request_body", "wi
 SAMPLE_PAYLOAD = {"location": "/archive/2025/07/06"}
 
 _GENERIC = "OfAnyEventType"
-_NAMES = {"notification": "Notification", "watch": "Watch", "replay": "Replay"}
-_IDENTIFIERS = {"notification": "Identifier", "watch": "Filter", "replay": "Filter"}
+_NAMES = {"notification": "Notification", "watch": "Watch", "replay": "Replay", "explain": "Explain"}
+_IDENTIFIERS = {"notification": "Identifier", "watch": "Filter", "replay": "Filter", "explain": "Filter"}
 _ABSENT = {"type": "null"}
 _IGNORED_TEXT = {"type": ["string", "null"], "description": "Accepted and ignored."}
 _PAYLOAD = "Any JSON value; readers get it as `data.payload`. null is the same as leaving it out."
@@ -47,7 +48,7 @@ def body_components(catalogue: Catalogue) -> dict[str, Any]:
 
 
 def request_body(endpoint: str, catalogue: Catalogue) -> dict[str, Any]:
-    """The body of notification, watch or replay."""
+    """The body of notification, watch, replay or explain."""
     components = [component(_NAMES[endpoint], name) for name in catalogue.event_types]
     if _takes_any_event_type(catalogue):
         components.append(_NAMES[endpoint] + _GENERIC)
@@ -137,6 +138,8 @@ def _body(
     else:
         properties |= {"to_id": _ABSENT, "to_date": _ABSENT}
         schema["not"] = _both("from_id", "from_date")
+        if endpoint == "explain":
+            properties |= explain_members()
     properties["payload"] = {"description": "Accepted and ignored."}
     return schema
 
@@ -186,9 +189,11 @@ _EXTRAS: dict[str, dict[str, Any]] = {
     "notification": {"payload": SAMPLE_PAYLOAD},
     "watch": {},
     "replay": {"from_id": "1"},
+    "explain": {"days": 1},
 }
 _STARTS: dict[str, dict[str, dict[str, Any]]] = {
     "watch": {"": {}, ", history from a sequence first": {"from_id": "1"}},
+    "explain": {"": {}, ", tried on the last 30 days": {"days": 30}},
     "replay": {
         "": {"from_id": "1"},
         ", from a time on": {"from_date": "2025-01-15T10:00:00Z"},

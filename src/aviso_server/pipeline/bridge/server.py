@@ -43,10 +43,13 @@ class Operations(Protocol):
     """What callers may ask for; AvisoError says why not."""
 
     def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
-        """The members of the answer to anything but a replay."""
+        """The members of the answer to anything but a replay or a count."""
 
     def replay(self, request: dict[str, Any], cancelled: threading.Event) -> Iterator[pa.RecordBatch]:
         """The rows of a replay; it ends early when `cancelled` is set."""
+
+    def count(self, request: dict[str, Any], cancelled: threading.Event) -> dict[str, Any]:
+        """The members of the answer to a count; it ends early, with an error, when `cancelled` is set."""
 
 
 class Bridge:
@@ -110,7 +113,9 @@ class Bridge:
             self._replay(connection, request)
             return
         try:
-            answer = self._operations.answer(operation, request)
+            answer = self._answer(connection, operation, request)
+        except Left:
+            raise
         except AvisoError as error:
             connection.sendall(_line({"ok": False, "error": str(error)}))
         except Exception as error:
@@ -118,6 +123,15 @@ class Bridge:
             raise
         else:
             connection.sendall(_line({"ok": True, **answer}))
+
+    def _answer(self, connection: socket.socket, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        if operation != "count":
+            return self._operations.answer(operation, request)
+        with _watched(connection) as left, self._replays.taken(left):
+            answer = self._operations.count(request, left)
+            if left.is_set():
+                raise Left
+            return answer
 
     def _replay(self, connection: socket.socket, request: dict[str, Any]) -> None:
         with _watched(connection) as left, self._replays.taken(left):
