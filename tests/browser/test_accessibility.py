@@ -37,6 +37,10 @@ def fill(visit: Visit, name: str) -> None:
         view.get_by_role("button", name="Replay", exact=True).click()
     if name in ("live", "history"):
         view.locator(".card").first.locator("summary").first.click()
+        view.get_by_role("button", name="Back-test").click()
+        expect(view.locator(".back-test .notice")).to_have_attribute("data-kind", "good")
+        view.get_by_role("button", name="Why is this here?").first.click()
+        expect(view.locator(".clauses").first).to_be_visible()
     if name == "operate":
         view.get_by_role("button", name="See what it would touch").click()
     if name in ("api", "guide"):

@@ -1,7 +1,8 @@
-"""With an archive: History says what came from where, and Operate how the archive is doing."""
+"""With an archive: History says what came from where, Operate how the archive is doing and what an audit found."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -64,3 +65,30 @@ def test_operate_says_how_the_archive_is_doing(visit: Visit) -> None:
         f"and up to {PUBLISHED - KEPT} more of the archive."
     )
     visit.screenshot("operate-archive", full_page=True)
+
+
+def test_operate_shows_what_the_last_audit_found(visit: Visit, server: Server) -> None:
+    view = visit.open("operate")
+    expect(view.locator(".tile", has_text="Archive")).to_be_visible()
+    audit = view.get_by_role("region", name="Audit")
+    expect(audit).to_have_count(0)
+    sound = {"verdict": "clean", "defects": 0, "acknowledged": 0, "lag": 0}
+    holes = [{"kind": "hole", "where": "log", "first": 3, "last": 5}]
+    torn = {"verdict": "defects", "defects": 3, "acknowledged": PUBLISHED, "lag": 0, "first_defects": holes}
+    verdict = {
+        "at": "2026-01-02T03:04:05Z",
+        "verdict": "defects",
+        "seconds": 7.2,
+        "streams": {"storm": {"event_type": "storm", **torn}, "buoys": {"event_type": "buoys", **sound}},
+    }
+    folder = server.directory / "archive" / "_audit"
+    folder.mkdir()
+    (folder / "draft").write_text(json.dumps(verdict))
+    (folder / "draft").replace(folder / "verdict.json")
+    expect(audit).to_contain_text("Something is wrong. Looked at 2026-01-02 03:04:05 UTC, for 7 seconds.")
+    storm = audit.get_by_role("row").filter(has_text="storm")
+    expect(storm.get_by_role("cell")).to_have_text(["defects", "3", "40", "0", "hole in log: sequences 3 to 5"])
+    expect(audit.get_by_role("row").filter(has_text="buoys").get_by_role("cell").first).to_have_text("clean")
+    expect(view.locator(".tile", has_text="Audit")).to_contain_text("defects")
+    assert visit.accessibility() == []
+    visit.screenshot("operate-audit", full_page=True)

@@ -101,10 +101,14 @@ def test_everything_is_removed(visit: Visit, server: Server) -> None:
 
 
 def test_pages_without_a_server_side_are_not_there(visit: Visit) -> None:
-    visit.open("operate")
+    view = visit.open("operate")
+    expect(row(view, "storm")).to_be_visible()
     links = visit.page.get_by_role("navigation").get_by_role("link").all_inner_texts()
     assert links == ["Live", "History", "Publish", "Operate", "API", "Guide"]
-    assert visit.page.locator(".tile", has_text="Archive").count() == 0
+    for name in ("Archive", "Audit", "Overdue"):
+        assert visit.page.locator(".tile", has_text=name).count() == 0
+    for name in ("Audit", "Lateness", "Quarantine"):
+        expect(visit.page.get_by_role("region", name=name)).to_have_count(0)
 
 
 def test_a_server_that_is_away_is_seen(visit_to: Open, server: Server) -> None:

@@ -48,7 +48,7 @@ def test_a_reader_signs_in_and_watches(visit: Visit, server: Server) -> None:
     view = visit.open("live")
     watch = view.get_by_role("button", name="Watch", exact=True)
     watch.click()
-    expect(view.locator(".notice")).to_contain_text("Sign in at the top of the page")
+    expect(view.locator(".setup .notice")).to_contain_text("Sign in at the top of the page")
     sign_in(visit, "reader-user")
     watch.click()
     expect(view.locator(".stream-state")).to_have_attribute("data-phase", "live")

@@ -82,6 +82,10 @@ def test_a_load_that_is_killed_goes_on_without_doubles(tmp_path: Path) -> None:
         assert sizes(server) == expected
         quarantine = pq.read_table(server.directory / facts["quarantine"])
         assert quarantine.num_rows == 2_400
+        shown = server.client.get("/api/v1/admin/overview").json()["quarantine"]
+        assert shown["count"] == 1
+        assert (shown["tables"][0]["event_type"], shown["tables"][0]["rows"]) == ("mars", 2_400)
+        assert shown["tables"][0]["reasons"] == facts["reasons"][:20]
         assert list((server.directory / "work").glob("command-*/load")) == [], (
             "nothing is left, of the one that was killed neither"
         )

@@ -22,6 +22,7 @@ from aviso_server.commands.output import fail, print_json, printable
 from aviso_server.commands.pipeline.place import Place, archive_path_option, config_option, find, spark_option
 from aviso_server.commands.pipeline.untouched_log import refuse_history, with_untouched_stream
 from aviso_server.errors import AvisoError, PipelineError, RequestError
+from aviso_server.model.quarantine import FOLDER
 from aviso_server.model.schema import Catalogue, EventType, GenericType
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def load(
             refuse_history(place.settings)
         options = None if history or (dry_run and url is None) else _options(place, token, user)
         kind = _kind(place, event_type, options)
-        folder = quarantine or (None if dry_run else place.settings.archive.work_path / "quarantine")
+        folder = quarantine or (None if dry_run else place.settings.archive.work_path / FOLDER)
         opened = partial(_loading, place, files, form, kind, folder, limit)
         if history:
             command.history(opened, kind.base)

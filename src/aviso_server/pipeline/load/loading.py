@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -118,7 +119,9 @@ class Loading:
             return
         target = quarantine_file(self._quarantine, self._event_type.name, self._files)
         more = [] if ledger is None else ledger.refused({each.name for each in self._files})
-        rows = write_quarantine(target, self._work, self._splits, self._summaries, more)
+        rows = write_quarantine(
+            target, self._event_type.name, time.time_ns(), self._work, self._splits, self._summaries, more
+        )
         self.quarantined = target if rows else None
 
     def _refuse_too_many(self, more: int) -> None:

@@ -13,10 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from aviso_server.model.quarantine import KEY, RefusedFor, encode, note
+from aviso_server.model.timestamp import event_time
+from aviso_server.pipeline.load.faults import Fault
 from aviso_server.pipeline.load.inputs import Input
 from aviso_server.pipeline.load.parts import part_path
 from aviso_server.pipeline.load.splits import Split
-from aviso_server.pipeline.load.summary import Summary
+from aviso_server.pipeline.load.summary import Summary, Tally, summed
 
 __all__ = ["QUARANTINE", "RefusedRow", "first_lines", "quarantine_file", "write_quarantine"]
 
@@ -65,11 +68,18 @@ def first_lines(splits: Sequence[Split], summaries: Sequence[Summary]) -> list[i
 
 
 def write_quarantine(
-    target: Path, work: Path, splits: Sequence[Split], summaries: Sequence[Summary], more: Iterable[RefusedRow] = ()
+    target: Path,
+    event_type: str,
+    at: int,
+    work: Path,
+    splits: Sequence[Split],
+    summaries: Sequence[Summary],
+    more: Sequence[RefusedRow] = (),
 ) -> int:
     """Put the rows that workers have refused, and those of the server, into one table; how many there are.
 
-    The table appears at once, over an earlier one of the same load. Without rows there is none.
+    The table appears at once, over an earlier one of the same load. It carries a note that says how many rows were
+    refused for what, so that nobody has to read it to know. Without rows there is none.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f"_{uuid.uuid4().hex}.parquet")
@@ -79,6 +89,8 @@ def write_quarantine(
             for batch in chain(_from_workers(work, splits, summaries), _from_server(more)):
                 rows += batch.num_rows
                 writer.write_batch(batch)
+            said = note(event_type, event_time(at), _reasons(summaries, more))
+            writer.add_key_value_metadata({KEY: encode(said)})
         if rows:
             draft.replace(target)
         else:
@@ -98,6 +110,13 @@ def _from_workers(work: Path, splits: Sequence[Split], summaries: Sequence[Summa
                 line = pc.add(batch.column("line"), before)
                 others = [batch.column(name) for name in ("raw", "field", "reason", "code")]
                 yield pa.RecordBatch.from_arrays([file, line, *others], schema=QUARANTINE)
+
+
+def _reasons(summaries: Sequence[Summary], more: Sequence[RefusedRow]) -> list[RefusedFor]:
+    server = Tally()
+    server.add(len(more), 0, [Fault(row.code, row.field, row.reason) for row in more])
+    reasons = summed([*summaries, server.summary()]).reasons
+    return [RefusedFor(reason.code, reason.field or None, reason.rule, count) for reason, count in reasons]
 
 
 def _from_server(rows: Iterable[RefusedRow]) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,13 @@
 // One notification as a card.
 
-import { button, copy, element } from "./dom.js";
+import { button, copy, element, newId } from "./dom.js";
 import { middleOf, parsePairs } from "./geometry.js";
 import { clock, several } from "./numbers.js";
 
 const LONG = 44; // characters of a value that a card shows
 
-/** A card; pressing it shows the event on the map. */
-export function card(event, onPick) {
+/** A card. `onPick` hears that the event is to be shown on the map; `why` asks for the reasons that it came. */
+export function card(event, onPick, why) {
   const values = Object.entries(event.data.identifier).map(([name, value]) => element("span", { class: "value" },
     element("span", { class: "name" }, name), " ", shown(value)));
   return element("article", { class: "card", "data-id": event.id },
@@ -17,7 +17,26 @@ export function card(event, onPick) {
       event.live === false ? element("span", { class: "badge" }, "history") : null,
       event.shape ? button("Show on map", () => onPick(event, middleOf(event.shape)), { class: "link" }) : null),
     element("p", { class: "values" }, values),
-    payload(event));
+    payload(event),
+    why ? reasons(event, why) : null);
+}
+
+/** The reasons why it came, asked for when somebody wants to know. */
+function reasons(event, why) {
+  const place = element("div", { class: "why", id: newId("why"), role: "status", hidden: true });
+  const opener = button("Why is this here?", async () => {
+    place.hidden = !place.hidden;
+    opener.setAttribute("aria-expanded", String(!place.hidden));
+    if (place.hidden || place.dataset.answered) return;
+    place.replaceChildren("Asking …");
+    try {
+      place.replaceChildren(...await why(event.id));
+      place.dataset.answered = "yes";
+    } catch (problem) {
+      place.replaceChildren(problem.message);
+    }
+  }, { class: "link", "aria-expanded": "false", "aria-controls": place.id });
+  return element("div", { class: "reason" }, opener, place);
 }
 
 function payload(event) {

@@ -17,6 +17,7 @@ export class Feed {
   constructor(map, { kept, empty, live }) {
     this.map = map;
     this.received = 0;
+    this.why = null; // asks why a notification came, given its id
     this.onSecond = null; // hears once per second how many came in each of the last sixty
     this.#kept = kept;
     this.#empty = empty;
@@ -78,6 +79,7 @@ export class Feed {
     this.#events = [];
     this.#frozen = this.#frozen && [];
     this.received = 0;
+    this.#list.replaceChildren(); // cards of another question would give the wrong reasons
     this.redraw();
   }
 
@@ -127,7 +129,7 @@ export class Feed {
 
   #showCards(events) {
     const known = new Map([...this.#list.children].map((node) => [node.dataset.id, node]));
-    const nodes = events.map((event) => known.get(event.id) ?? card(event, (picked, middle) => this.#pick(picked.id, middle)));
+    const nodes = events.map((event) => known.get(event.id) ?? card(event, (picked, middle) => this.#pick(picked.id, middle), this.why));
     if (!nodes.length) return this.#list.replaceChildren(this.#nothing());
     const wanted = new Set(nodes);
     for (const node of [...this.#list.childNodes]) if (!wanted.has(node)) node.remove();

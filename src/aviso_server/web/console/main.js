@@ -1,15 +1,17 @@
 // The console: which page is shown, and what all pages share.
 
 import { ask } from "./api.js";
+import { onSession } from "./session.js";
 import { showSignIn } from "./sign_in.js";
 import { themeButton } from "./theme.js";
 import { apiPage } from "./views/api_page.js";
 import { history } from "./views/history.js";
+import { insight, whatThereIs } from "./views/insight.js";
 import { live } from "./views/live.js";
 import { operate } from "./views/operate.js";
 import { publish } from "./views/publish.js";
 
-const VIEWS = { live, history, publish, operate, api: apiPage };
+const VIEWS = { live, history, insight, publish, operate, api: apiPage };
 const READY_PACE = 15_000;
 
 const main = document.getElementById("main");
@@ -55,9 +57,16 @@ async function showState() {
   }
 }
 
+/** The link to Insight is there if the server has any for whoever is signed in. */
+async function offerInsight() {
+  document.getElementById("insight-link").hidden = !(await whatThereIs()).length;
+}
+
 addEventListener("hashchange", show);
+onSession(offerInsight);
 show();
 themeButton(document.getElementById("theme"));
 showSignIn(document.getElementById("sign-in"));
 showState();
+offerInsight();
 setInterval(() => document.visibilityState === "visible" && showState(), READY_PACE);

@@ -53,6 +53,8 @@ export class WorldMap {
   #centre = [12, 8]; // latitude and longitude in the middle
   #events = [];
   #area = null;
+  #cells = [];
+  #highest = 1;
   #picked = null;
   #colours = null;
   #groundDue = false;
@@ -67,6 +69,12 @@ export class WorldMap {
   /** Show what is asked for: pairs of a ring, one pair of a place, several of points; null for nothing. */
   showArea(kind, pairs) {
     this.#area = pairs === null || !pairs.length ? null : { kind, pairs };
+    this.redraw();
+  }
+
+  /** Show cells of one degree: their south-western corners and how many notifications touch them. */
+  showCells(cells, highest) {
+    [this.#cells, this.#highest] = [cells, highest];
     this.redraw();
   }
 
@@ -167,6 +175,7 @@ export class WorldMap {
     const brush = this.canvas.getContext("2d");
     const path = geoPath(this.#projection, brush).pointRadius(2.6);
     brush.clearRect(0, 0, this.#width, this.#height);
+    this.#drawCells(brush, colours);
     if (this.#area) this.#drawArea(brush, path, colours);
     const now = performance.now();
     let moving = false;
@@ -188,6 +197,20 @@ export class WorldMap {
     }
     this.pen?.draw(brush, colours);
     if (moving) setTimeout(() => this.redraw(), 400);
+  }
+
+  /** By powers, so that few are seen beside many. A cell behind the edge of the map would be torn apart. */
+  #drawCells(brush, colours) {
+    brush.fillStyle = colours.event;
+    for (const [south, west, count] of this.#cells) {
+      const corners = [[south, west], [south, west + 1], [south + 1, west + 1], [south + 1, west]].map((pair) => this.pointOf(pair));
+      if (Math.abs(corners[1][0] - corners[0][0]) > this.#width / 2) continue;
+      brush.globalAlpha = 0.2 + (0.75 * Math.log1p(count)) / Math.log1p(this.#highest);
+      brush.beginPath();
+      for (const [x, y] of corners) brush.lineTo(x, y);
+      brush.fill();
+    }
+    brush.globalAlpha = 1;
   }
 
   /** Areas of a few kilometres vanish on a map of the world: a dot says where they are. */

@@ -3,6 +3,7 @@
 import { Chooser } from "../chooser.js";
 import { button, element } from "../dom.js";
 import { FORMS, download } from "../downloads.js";
+import { BackTest, whyHere } from "../explanation.js";
 import { Feed } from "../feed.js";
 import { Histogram } from "../histogram.js";
 import { WorldMap } from "../map.js";
@@ -38,6 +39,7 @@ export function history() {
     }
   });
   const toggle = button("Replay", () => (running ? running.abort() : run()), { class: "button primary" });
+  const backTest = new BackTest(() => { chooser.form.clearRefusal(); return chooser.request(); }, (problem) => chooser.form.showRefusal(problem));
   let running = null;
 
   async function run() {
@@ -47,6 +49,7 @@ export function history() {
     feed.clear();
     histogram.clear();
     const request = { ...chooser.request(), ...span.read() };
+    feed.why = (id) => whyHere(request, id);
     notice.say("busy", "Reading …");
     try {
       const origin = new Origin(await firstInLog(request.event_type));
@@ -94,10 +97,11 @@ export function history() {
       element("h1", {}, "History"),
       element("p", { class: "lead" }, "Ask the same about the past: nothing that is stored is too old."),
       span.node, chooser.node,
-      element("div", { class: "row actions" }, toggle,
+      element("div", { class: "row actions" }, toggle, backTest.button,
         button("Copy as code", () => showSnippets("replay", { ...chooser.request(), ...span.read() })))),
     element("div", { class: "stage" },
       element("div", { class: "panel result" }, notice.node, element("div", { class: "row" }, element("span", { class: "soft" }, "Download"), saves)),
+      backTest.node,
       element("div", { class: "panel flush" }, map.node),
       element("div", { class: "panel" }, element("h2", {}, "Over time"), histogram.node,
         element("p", { class: "field-hint" }, "Drag over the bars to choose a part."), chosen)),

@@ -3,6 +3,7 @@
 import { Activity } from "../activity.js";
 import { Chooser } from "../chooser.js";
 import { announce, button, element } from "../dom.js";
+import { BackTest, whyHere } from "../explanation.js";
 import { Feed } from "../feed.js";
 import { WorldMap } from "../map.js";
 import { Notice } from "../notice.js";
@@ -23,6 +24,7 @@ export function live() {
   const chooser = new Chooser("filter", map);
   const toggle = button("Watch", () => (watch ? stop() : start()), { class: "button primary" });
   const state = element("p", { class: "stream-state", "data-phase": "off" }, "Not watching");
+  const backTest = new BackTest(() => { chooser.form.clearRefusal(); return chooser.request(); }, (problem) => chooser.form.showRefusal(problem));
   const journal = element("ol", { class: "journal", "aria-label": "What happened to the connection" });
   let watch = null;
 
@@ -31,7 +33,9 @@ export function live() {
     notice.clear();
     journal.replaceChildren();
     feed.clear();
-    const current = new Watch(chooser.request(), (events) => feed.add(events), (change) => {
+    const request = chooser.request();
+    feed.why = (id) => whyHere(request, id);
+    const current = new Watch(request, (events) => feed.add(events), (change) => {
       if (watch === current) show(change);
     });
     watch = current;
@@ -82,10 +86,11 @@ export function live() {
       element("p", { class: "lead" }, "Say what you want to hear about. It appears here the moment it is published."),
       chooser.node,
       notice.node,
-      element("div", { class: "row actions" }, toggle,
+      element("div", { class: "row actions" }, toggle, backTest.button,
         button("Copy as code", () => showSnippets("watch", chooser.request())))),
     element("div", { class: "stage" },
       element("div", { class: "panel status" }, state, journal),
+      backTest.node,
       element("div", { class: "panel flush" }, map.node),
       element("section", { class: "panel" }, element("div", { class: "head" }, element("h2", {}, "Last minute"), activity.words), activity.node)),
     feed.node);

@@ -1,12 +1,15 @@
-// Operate: what the server holds, who reads it, what went wrong, and the tools to remove things.
+// Operate: what the server holds, who reads it, what went wrong or is missing, and the tools to remove things.
 
 import { ask } from "../api.js";
 import { element } from "../dom.js";
+import { Findings } from "../findings.js";
 import { Notice } from "../notice.js";
 import { bytes, clock, count, duration, perSecond, several } from "../numbers.js";
 import { removal } from "../removal.js";
 import { onSession } from "../session.js";
 import { sparkline } from "../sparkline.js";
+import { table } from "../table.js";
+import { tile } from "../tile.js";
 
 const PACE = 2000; // milliseconds between two looks
 const REMEMBERED = 60; // looks
@@ -19,6 +22,7 @@ export function operate() {
   const watchers = element("div", { class: "wide" });
   const errors = element("div", { class: "wide" });
   const content = element("div", { class: "stack", hidden: true });
+  const findings = new Findings();
   const tool = removal(() => look());
   const rates = new Rates();
   let timer = null;
@@ -51,7 +55,8 @@ export function operate() {
       tile("Published", perSecond(rates.total()), "over the last seconds"),
       tile("Watchers", count(live + behind), behind ? `${count(behind)} catching up` : "all up to date", behind ? "busy" : ""),
       tile("Connections", count(overview.connections), `aviso-server ${overview.version}`),
-      ...(archive ? [tile("Archive", archive.state, archive.reason ?? archiveWords(archive), archive.reason ? "bad" : "good")] : []));
+      ...(archive ? [tile("Archive", archive.state, archive.reason ?? archiveWords(archive), archive.reason ? "bad" : "good")] : []),
+      ...findings.show(overview));
     streams.replaceChildren(streamTable(overview.streams, archive, rates));
     watchers.replaceChildren(watcherTable(overview.slowest_watchers));
     errors.replaceChildren(errorTable(overview.recent_errors));
@@ -69,6 +74,7 @@ export function operate() {
   onSession(() => timer && look());
   content.append(tiles,
     element("section", { class: "panel" }, element("h2", {}, "Streams"), streams),
+    ...findings.nodes,
     element("section", { class: "panel" }, element("h2", {}, "Slow watchers"), watchers),
     element("section", { class: "panel" }, element("h2", {}, "Recent warnings and errors"), errors),
     tool.node);
@@ -111,22 +117,10 @@ class Rates {
   }
 }
 
-function tile(title, value, words, kind = "") {
-  return element("div", { class: "tile", "data-kind": kind }, element("span", { class: "title" }, title), element("strong", {}, value), element("span", { class: "soft" }, words));
-}
-
 function archiveWords(archive) {
   const lags = Object.values(archive.streams ?? {}).map((stream) => stream.lag ?? 0);
   const job = archive.job ? `job ${archive.job}` : "";
   return [job, lags.length ? `${count(Math.max(...lags))} behind at most` : ""].filter(Boolean).join(", ");
-}
-
-function table(label, heads, rows, empty) {
-  if (!rows.length) return element("p", { class: "empty" }, empty);
-  return element("table", { "aria-label": label },
-    element("thead", {}, element("tr", {}, heads.map((head) => element("th", { scope: "col" }, head)))),
-    element("tbody", {}, rows.map((cells) => element("tr", {}, cells.map((cell, place) => (place
-      ? element("td", { "data-head": heads[place] }, cell) : element("th", { scope: "row" }, cell)))))));
 }
 
 function streamTable(streams, archive, rates) {

@@ -1,0 +1,67 @@
+"""What a load says about its refused rows: a note that the table with the rows carries along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+__all__ = ["FOLDER", "KEY", "MOST_REASONS", "Note", "RefusedFor", "decode", "encode", "note"]
+
+FOLDER = "quarantine"
+"""The folder in `archive.work_path` where loads put their tables, if nobody names another."""
+KEY = b"aviso.quarantine"
+"""Under this name a table keeps its note."""
+MOST_REASONS = 20
+"""Reasons that a note lists: those with the most rows."""
+
+_LONGEST = 300  # characters of a reason; a row may have a field with a name of megabytes
+
+
+class RefusedFor(msgspec.Struct, frozen=True):
+    """How many rows broke a rule."""
+
+    code: str
+    field: str | None
+    reason: str
+    rows: int
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Which load it was, and what its rows were refused for."""
+
+    event_type: str
+    at: str
+    rows: int
+    reasons: tuple[RefusedFor, ...]
+    other_reasons: int  # rows that were refused for reasons that are not listed
+
+
+def note(event_type: str, at: str, reasons: Iterable[RefusedFor]) -> Note:
+    """The note on a load; all of its reasons are given, in any order."""
+    ranked = sorted(reasons, key=lambda each: (-each.rows, each.code, each.field or "", each.reason))
+    listed = tuple(_shortened(each) for each in ranked[:MOST_REASONS])
+    others = sum(each.rows for each in ranked[MOST_REASONS:])
+    return Note(event_type, at, sum(each.rows for each in ranked), listed, others)
+
+
+def encode(given: Note) -> bytes:
+    """A note as a table keeps it."""
+    return msgspec.json.encode(given)
+
+
+def decode(content: bytes) -> Note:
+    """The note of a table; ValueError if it is none of ours."""
+    return _decoder.decode(content)
+
+
+def _shortened(given: RefusedFor) -> RefusedFor:
+    field = None if given.field is None else _short(given.field)
+    return RefusedFor(given.code, field, _short(given.reason), given.rows)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+_decoder = msgspec.json.Decoder(Note)
