@@ -103,6 +103,16 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "archive.removal.refused": ("warn", "The archive did not take a delete or a wipe; it is told again."),
     "archive.quarantine.unreadable": ("warn", "A table with rows that a load has refused cannot be read."),
     "insight.failed": ("warn", "Insight could not be brought up to date; that is tried again."),
+    "lateness.learning.failed": ("warn", "What arrives when could not be learned; that is tried again."),
+    "lateness.learning.bounded": ("warn", "More combinations arrive than are learned; those seen most often are."),
+    "lateness.model.unusable": (
+        "warn",
+        "A learned file cannot be used; until it is learned anew nobody watches.",
+    ),
+    "lateness.state.damaged": ("error", "What the watch had written down cannot be read; it begins anew."),
+    "lateness.watch.failed": ("error", "The watch over late notifications failed; it is started again."),
+    "lateness.watch.waiting": ("warn", "Late notifications cannot be judged now; that is tried again."),
+    "lateness.history.gone": ("warn", "What came while nobody watched is no longer there to be looked at."),
     # Metrics
     "metrics.log.unavailable": ("debug", "A scrape got no answer from the log."),
 }

@@ -39,7 +39,8 @@ from aviso_server.log.sqlite.keys import KeyedAppend
 from aviso_server.log.sqlite.reader import Reader
 from aviso_server.log.sqlite.retention import PATIENCE, Archived
 from aviso_server.log.sqlite.stream import Entry, load_entries
-from aviso_server.log.sqlite.writer import Advance, Append, Outcome, Remove, Wipe, Work, Writer
+from aviso_server.log.sqlite.work import Advance, Append, Outcome, Remove, Wipe, Work
+from aviso_server.log.sqlite.writer import Writer
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["SqliteLog"]

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from aviso_server.errors import LogError
 from aviso_server.log.base import KeyPolicy, StoragePolicy
 from aviso_server.log.sqlite.checkpoints import Checkpoints
@@ -25,63 +23,18 @@ from aviso_server.log.sqlite.files import as_log_error
 from aviso_server.log.sqlite.keys import KeyedAppend, KeyTable
 from aviso_server.log.sqlite.retention import PATIENCE, Archived, ArchivedRetention
 from aviso_server.log.sqlite.stream import KEEP_ALL, ROWS_PER_INSERT, Entry, StreamTable, create_stream, save_entry
-from aviso_server.model.notification import Draft, Notification
+from aviso_server.log.sqlite.work import Advance, Append, Outcome, Remove, Work, drafts_of, failed, is_small
+from aviso_server.model.notification import Notification
 
-__all__ = ["Advance", "Append", "Outcome", "Remove", "Wipe", "Work", "Writer"]
+__all__ = ["Writer"]
 
 TRIM_SECONDS = 1.0
 TRIM_ROWS = 20_000  # at most so many leave in one transaction, so that publishers never wait long
-SMALL_COMMIT = 128  # notifications
-SMALL_BYTES = 128 * 1024  # of payload
 SLOW_COMMIT = 0.005  # seconds that a small commit should not take
 CAUTION = 1.0  # seconds for which commits stay out of the event loop after a slow one
 UNSAVED_ROWS = 20_000  # the catalogue may be behind by, to be counted again after a crash
 
 _logger = logging.getLogger(__name__)
-
-
-class Append(msgspec.Struct, gc=False):
-    """Store these, all or none; the answer is one notification or the list of them."""
-
-    drafts: Sequence[Draft]
-    future: asyncio.Future[Any]
-    single: bool
-
-
-class Remove(msgspec.Struct, gc=False):
-    """Remove one notification; the answer is whether it was there."""
-
-    stream: str
-    sequence: int
-    future: asyncio.Future[Any]
-
-
-class Wipe(msgspec.Struct, gc=False):
-    """Remove all notifications of a stream; the answer is how many, or None if there is no such stream."""
-
-    stream: str
-    future: asyncio.Future[Any]
-
-
-class Advance(msgspec.Struct, gc=False):
-    """Go on numbering a stream after `last`; the answer is None."""
-
-    stream: str
-    last: int
-    future: asyncio.Future[Any]
-
-
-Work = Append | KeyedAppend | Remove | Wipe | Advance
-
-
-class Outcome(msgspec.Struct, gc=False):
-    """What one transaction did: streams as they are now, what is new, and the answers that are due."""
-
-    entries: dict[str, Entry]
-    added: list[tuple[str, Sequence[Notification]]]
-    answers: list[tuple[asyncio.Future[Any], Any]]
-    drafts: int = 0  # so many no longer wait
-    error: LogError | None = None  # nothing was stored, all of `answers` get this
 
 
 class Writer:
@@ -140,7 +93,7 @@ class Writer:
         connection is in use: then `put` is the way. Nothing that was put before may still be waiting.
         """
         began = time.monotonic()
-        if self.failing or began < self._slow_until or not self._is_one_insert(work) or not _is_small(work):
+        if self.failing or began < self._slow_until or not self._is_one_insert(work) or not is_small(work):
             return ()
         if not self._writing.acquire(blocking=False):
             return ()
@@ -207,15 +160,15 @@ class Writer:
         try:
             changed, added = self._transact(lambda tables: self._do(tables, work, answers), self._is_one_insert(work))
         except (sqlite3.OperationalError, OSError, MemoryError) as error:
-            return [_failed(work, as_log_error(error, "writing"))]
+            return [failed(work, as_log_error(error, "writing"))]
         except Exception as error:  # whatever it is, publishers must get an answer
             if len(work) > 1:
                 # One of them cannot be stored at all: find it, and let the others through.
                 return [outcome for one in work for outcome in self._outcomes([one])]
             if isinstance(error, sqlite3.DatabaseError):
-                return [_failed(work, as_log_error(error, "writing"))]
-            return [_failed(work, LogError(f"this cannot be stored: {error}"))]
-        return [Outcome(changed, added, answers, _drafts(work))]
+                return [failed(work, as_log_error(error, "writing"))]
+            return [failed(work, LogError(f"this cannot be stored: {error}"))]
+        return [Outcome(changed, added, answers, drafts_of(work))]
 
     def _do(self, tables: _Tables, work: Sequence[Work], answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
         answers.clear()
@@ -368,25 +321,6 @@ class Writer:
             if tables.conform_index(name) and self._retention is None:
                 table.keep_newest_per_topic()
             table.apply_limits()
-
-
-def _failed(work: Sequence[Work], error: LogError) -> Outcome:
-    return Outcome({}, [], [(one.future, None) for one in work], _drafts(work), error)
-
-
-def _is_small(work: Sequence[Work]) -> bool:
-    """True for single notifications that are written in a moment."""
-    if len(work) > SMALL_COMMIT:
-        return False
-    return sum([len(one.drafts[0].payload) for one in work if isinstance(one, Append) and one.single]) < SMALL_BYTES
-
-
-def _drafts(work: Sequence[Work]) -> int:
-    return sum(
-        len(one.drafts) if isinstance(one, Append) else len(one.entries)
-        for one in work
-        if isinstance(one, Append | KeyedAppend)
-    )
 
 
 class _Tables:
