@@ -70,9 +70,9 @@ def failed(work: Sequence[Work], error: LogError) -> Outcome:
 
 def is_small(work: Sequence[Work]) -> bool:
     """True for single notifications that are written in a moment."""
-    if len(work) > SMALL_COMMIT:
+    if len(work) > SMALL_COMMIT or not all(isinstance(one, Append) and one.single for one in work):
         return False
-    return sum([len(one.drafts[0].payload) for one in work if isinstance(one, Append) and one.single]) < SMALL_BYTES
+    return sum([len(one.drafts[0].payload) for one in work if isinstance(one, Append)]) < SMALL_BYTES
 
 
 def drafts_of(work: Sequence[Work]) -> int:
