@@ -18,6 +18,7 @@ from aviso_server.pipeline.archive.layout import ROW_GROUP_ROWS
 __all__ = ["Draft", "Maker", "RangeWriter", "is_draft"]
 
 _GROUP_BYTES = 48 * 1024 * 1024  # uncompressed: large notifications make smaller groups
+_PAGE_ROWS = 2_500  # single notifications are read without the whole group, and reading all of it takes little longer
 _FILE_BYTES = 256 * 1024 * 1024  # compressed
 
 
@@ -119,6 +120,7 @@ class RangeWriter:
             use_dictionary=[name for name in schema.names if name not in plain],
             write_statistics=[name for name in schema.names if name not in ("identifier", "payload")],
             write_page_index=True,
+            max_rows_per_page=_PAGE_ROWS,
             sorting_columns=[pq.SortingColumn(schema.get_field_index("sequence"))],
         )
 
