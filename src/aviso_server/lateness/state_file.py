@@ -17,8 +17,6 @@ __all__ = ["State", "StateFile"]
 
 logger = logging.getLogger(__name__)
 
-_DAMAGED = "lateness.state.damaged"
-
 
 class State(msgspec.Struct):
     """The books of all event types, and what is decided but perhaps not published yet."""
@@ -43,7 +41,12 @@ class StateFile:
         except OSError as error:
             raise LogUnavailable(f"'{self._file}' cannot be read: {error}") from None
         except msgspec.DecodeError as error:
-            logger.error("'%s' is damaged, the watch begins anew: %s", self._file, error, extra={"event": _DAMAGED})
+            logger.error(
+                "'%s' is damaged, the watch begins anew: %s",
+                self._file,
+                error,
+                extra={"event": "lateness.state.damaged"},
+            )
             return State(), 0
 
     def touch(self, now: int) -> None:

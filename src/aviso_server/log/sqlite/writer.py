@@ -257,6 +257,7 @@ class Writer:
     def _note_failure(self, error: Exception) -> None:
         if not self.failing:
             self.failing = True
+            self._queue.put(())  # the thread tries from now on whether it can be written again
             _logger.error(
                 "the log cannot be written, publishing is refused until it can: %s",
                 error,
