@@ -32,8 +32,8 @@ __all__ = ["Reading", "without_deleted"]
 _MEGABYTE = 1024 * 1024
 _FIRST = Budget(rows=25_000, bytes=8 * _MEGABYTE)
 """What is fetched first: little, so that the first notification comes soon."""
-_MOST = Budget(rows=1_000_000, bytes=24 * _MEGABYTE)
-"""What is fetched at once later on: bounds the memory."""
+_MOST = Budget(rows=250_000, bytes=24 * _MEGABYTE)
+"""What is fetched at once later on: bounds the memory, and how long others wait for a turn."""
 _FIRST_SEARCH = Budget(rows=50_000, bytes=sys.maxsize, files=True)
 _MOST_SEARCH = Budget(rows=5_000_000, bytes=sys.maxsize, files=True)
 """What is searched at once: only sequences come back. Whole files need no bounds, so that all searches are alike and
