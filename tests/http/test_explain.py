@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -214,14 +215,59 @@ def test_only_readers_get_an_explanation(server: Server) -> None:
 
 
 def test_a_client_that_leaves_is_forgotten(server: Server) -> None:
-    content = json.dumps(body("tide", {"port": "*"})).encode()
     for _ in range(20):
-        with socket.create_connection((server.client.host, server.client.port)) as connection:
-            head = f"POST /api/v1/explain HTTP/1.1\r\nHost: a\r\nContent-Length: {len(content)}\r\n\r\n"
-            connection.sendall(head.encode() + content)
+        asking(server).close()
     time.sleep(0.2)
     assert explained(server, "tide", {"port": "*"})["matches"]["count"] == 4
     assert "Traceback" not in server.stdout + server.stderr
+
+
+def asking(server: Server) -> socket.socket:
+    """A connection over which an explanation has been asked for."""
+    content = json.dumps(body("tide", {"port": "*"})).encode()
+    connection = socket.create_connection((server.client.host, server.client.port), timeout=30)
+    head = f"POST /api/v1/explain HTTP/1.1\r\nHost: a\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+def test_when_too_many_wait_others_are_sent_away(tmp_path: Path) -> None:
+    """Two are answered at a time and 32 wait; whoever leaves makes room."""
+    slow = {"replay_batch_size": 1, "replay_batch_delay_ms": 600_000}  # nobody is done before the test is
+    with Server({**CONFIG, "watch_endpoint": slow}, tmp_path) as server:
+        for level in range(3):
+            server.client.publish("tide", {"port": "oslo", "level": level})
+        waiting = [asking(server) for _ in range(2 + 32)]
+
+        def refused() -> Response | None:
+            """The refusal of one more; None if it has to wait too."""
+            with asking(server) as connection:
+                connection.settimeout(0.5)
+                try:
+                    found = http.client.HTTPResponse(connection)
+                    found.begin()
+                except TimeoutError:
+                    return None
+                return Response(found.status, tuple((k.lower(), v) for k, v in found.getheaders()), found.read())
+
+        until(lambda: refused() is not None)
+        answer = refused()
+        assert answer is not None
+        assert (answer.status, answer.header("retry-after")) == (503, "5")
+        assert (answer.json()["code"], answer.json()["error"]) == ("SERVICE_UNAVAILABLE", "service_unavailable")
+        assert answer.json()["message"] == "More than 32 others wait for an explanation; try again later"
+        waiting.pop().close()
+        until(lambda: refused() is None)
+        for each in waiting:
+            each.close()
+        assert "Traceback" not in server.stdout + server.stderr
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_what_a_reader_may_not_read_is_not_found(tmp_path: Path) -> None:

@@ -15,7 +15,12 @@ from pyspark.sql import SparkSession
 from aviso_server.pipeline.java import java_home
 from aviso_server.pipeline.source import register
 
-__all__ = ["open_session"]
+__all__ = ["has_session", "open_session"]
+
+
+def has_session() -> bool:
+    """True if this process has a session already; whoever is given that one must not stop it."""
+    return SparkSession.getActiveSession() is not None
 
 
 def open_session(

@@ -13,16 +13,22 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from aviso_server.config import load
-from aviso_server.pipeline.archive.layout import DataFile, listing, stream_folder
+from aviso_server.model.columns import columns_of
+from aviso_server.pipeline.archive.columns import FileShape
+from aviso_server.pipeline.archive.layout import DataFile, data_path, listing, stream_folder
 from aviso_server.pipeline.archive.storage import LOCAL
+from aviso_server.pipeline.archive.writer import RangeWriter
 from aviso_server.pipeline.audit.audit import Auditor
 from aviso_server.pipeline.audit.evidence import Removals
 from aviso_server.pipeline.audit.findings import Audit, StreamAudit
 from aviso_server.pipeline.audit.log_side import ServerLog
+from aviso_server.pipeline.catalogue import event_types, fetch_catalogue
 from aviso_server.pipeline.options import read_options
+from aviso_server.pipeline.planning import SequenceRange
+from aviso_server.pipeline.reading import read_range
 from tests.harness import Server
 
-__all__ = ["CONFIG", "Change", "audited", "damage", "file_with", "found", "lose_from_log", "publish"]
+__all__ = ["CONFIG", "Change", "archive", "audited", "damage", "file_with", "found", "lose_from_log", "publish"]
 
 
 def event_type(base: str, **policy: Any) -> dict[str, Any]:
@@ -79,6 +85,21 @@ def found(stream: StreamAudit) -> list[tuple[str, str, int, int]]:
 def file_with(root: Path, stream: str, sequence: int) -> DataFile:
     """The file that covers a sequence."""
     return next(each for each in listing(stream_folder(str(root), stream)) if each.first <= sequence <= each.last)
+
+
+def archive(server: Server) -> Path:
+    """Archive all of a server that has no archive of its own, with the archive's own writer."""
+    root, options = str(server.directory / "lake"), read_options({"url": server.url})
+    catalogue = fetch_catalogue(options)
+    for stream, view in ServerLog(options, ()).streams(()).items():
+        shape = FileShape(view.event_type, columns_of(event_types([view.event_type], catalogue)[view.event_type]))
+        writer = RangeWriter(Path(stream_folder(root, stream)), 1, view.last, shape.schema)
+        wanted = SequenceRange(view.event_type, {}, 1, view.last, bounded=True)
+        stored = read_range(options, wanted, (), minimal=True)
+        drafts = [draft for batch in stored for draft in writer.add(shape.batch(batch))]
+        for draft in [*drafts, *writer.finish()]:
+            LOCAL.put(Path(draft.path), data_path(root, stream, draft.first, draft.last))
+    return Path(root)
 
 
 def damage(root: Path, stream: str, sequence: int, change: Change) -> None:

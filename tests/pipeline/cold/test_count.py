@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
 import random
 import threading
 import time
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from aviso_server.archive.bridge import Address, call
 from aviso_server.errors import PipelineError
 from aviso_server.model.constraint import Constraint
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Draft, Notification
-from aviso_server.model.schema import EventType, GenericType, read_point
+from aviso_server.model.schema import GenericType, read_point
 from aviso_server.model.tally import Tally
 from aviso_server.pipeline.archive.layout import stream_folder
+from aviso_server.pipeline.archive.status import Board
+from aviso_server.pipeline.archive.storage import LOCAL
 from aviso_server.pipeline.archive.tombstones import Tombstones, mark_deleted, mark_wiped
+from aviso_server.pipeline.bridge.operations import ArchiveOperations
+from aviso_server.pipeline.bridge.server import Bridge
 from aviso_server.pipeline.cold.replay import ColdReplay
 from tests.model.event_types import event_type
 from tests.pipeline.cold.scene import SECOND, numbered, read, store
+from tests.pipeline.quick import CORES
 
 MINUTE = 60 * SECOND
 NOTHING = Tombstones()
@@ -172,15 +184,60 @@ def test_a_damaged_file_is_an_error_and_never_a_smaller_count(spark: SparkSessio
         counted(ColdReplay(spark, str(tmp_path)), asked())
 
 
-def test_a_count_that_nobody_waits_for_stops(spark: SparkSession, tmp_path: Path) -> None:
-    plain: EventType = event_type("plain", {"name": "StringHandler"}, "plain", ["name"])
-    one = plain.check({"name": "a"})
-    for first in range(1, 40_001, 1000):
-        store(tmp_path, plain, numbered([one] * 1000, first))
-    cold, cancelled = ColdReplay(spark, str(tmp_path)), threading.Event()
+def test_a_count_that_nobody_waits_for_any_more_has_no_result(archive: tuple[ColdReplay, list[Notification]]) -> None:
+    cancelled = threading.Event()
     cancelled.set()
-    began = time.monotonic()
     with pytest.raises(PipelineError, match="nobody waits"):
-        cold.count(plain.compile({}, "watch"), 1, 40_000, MINUTE, NOTHING, cancelled)
-    assert time.monotonic() - began < 10
-    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+        archive[0].count(asked(), 1, 250, MINUTE, NOTHING, cancelled)
+
+
+def test_a_count_that_nobody_waits_for_stops(spark: SparkSession, tmp_path: Path) -> None:
+    """The server hangs up in the middle of a count, and what Spark does for it ends.
+
+    Others have all of Spark's cores meanwhile, so that the count cannot end by itself.
+    """
+    store(tmp_path, NEW, storms()[80:])
+    cold, context = ColdReplay(spark, str(tmp_path)), spark.sparkContext
+    bridge = Bridge("a token", ArchiveOperations(Board(str(tmp_path), LOCAL), lambda: cold))
+    bridge.start()
+    others = threading.Thread(target=keep_busy, args=(context,), daemon=True)
+    others.start()
+    active = context.statusTracker().getActiveJobsIds
+
+    async def story() -> None:
+        await happened(lambda: len(active()) == 1)
+        (busy,) = active()
+        wanted = b64encode(pickle.dumps(asked())).decode()
+        members: dict[str, Any] = {"start": 1, "end": 250, "unit": MINUTE, "wiped_through": 0, "deleted": []}
+        counting = asyncio.create_task(call(Address(bridge.port, "a token"), "count", filter=wanted, **members))
+        await happened(lambda: len(active()) == 2)
+        assert not counting.done()
+        counting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await counting
+        await happened(lambda: active() == [busy])
+
+    try:
+        asyncio.run(story())
+    finally:
+        context.cancelJobsWithTag("busy")
+        others.join(30)
+        bridge.close()
+    assert not others.is_alive()
+
+
+def keep_busy(context: SparkContext) -> None:
+    """Use all cores until somebody cancels it."""
+    context.addJobTag("busy")
+    try:
+        parts = context.parallelize(range(CORES), CORES)
+        with suppress(Exception):  # Spark says that it was cancelled, in one way or another
+            parts.foreach(lambda _: time.sleep(120))
+    finally:
+        context.removeJobTag("busy")
+
+
+async def happened(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)

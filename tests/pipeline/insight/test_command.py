@@ -8,13 +8,17 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
+from aviso_server.cli import main
 from tests.pipeline.insight.scene import FORECAST, archive, made_up
+from tests.pipeline.quick import QUICK_JAVA
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -22,10 +26,20 @@ SOURCES = Path(__file__).parents[3] / "src"
 SPARK = 200  # seconds
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "aviso_server", "pipeline", "report", "--config", "config.yaml", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+LINE = ["pipeline", "report", "--config", "config.yaml"]
+
+
+def run_apart(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as people run it."""
+    command = [sys.executable, "-m", "aviso_server", *LINE, *arguments]
+    environment = {**os.environ, **QUICK_JAVA, "PYTHONPATH": str(SOURCES)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SPARK)
+
+
+def run(folder: Path, *arguments: str) -> Result:
+    """The command in this process: it has no use for Spark here."""
+    with chdir(folder):
+        return CliRunner().invoke(main, [*LINE, *arguments])
 
 
 @pytest.fixture
@@ -41,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_report_is_written_and_again_while_a_server_keeps_the_archive(folder: Path) -> None:
     chance = random.Random(1)
     archive(folder / "archive", "forecast", [made_up(chance, "forecast", number) for number in range(1, 81)], 1, 80)
-    done = run(folder, "--output", "page.html", "--tables", "tables", "--json")
+    done = run_apart(folder, "--output", "page.html", "--tables", "tables", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["output"], found["fresh"], found["counted"]) == ("page.html", True, {"forecast": 80})
@@ -54,7 +68,7 @@ def test_a_report_is_written_and_again_while_a_server_keeps_the_archive(folder: 
     with (folder / "archive" / "_lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         again = run(folder, "--days", "1", "--output", "day.html")
-    assert again.returncode == 0, again.stderr
+    assert again.exit_code == 0, again.stderr
     assert "The archive is kept by a server" in again.stdout
     assert "Up to sequence 80." in (folder / "day.html").read_text(encoding="utf-8")
 
@@ -64,6 +78,6 @@ def test_nothing_to_report_is_said(folder: Path) -> None:
     with (folder / "archive" / "_lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = run(folder)
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "there is nothing to report: the archive in archive has no tables of insight" in done.stderr
     assert not (folder / "report.html").exists()

@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from aviso_server.insight.tables import State, table_names
+from aviso_server.insight.tables import HOUR, State, table_names
 from aviso_server.model.notification import Notification
 from aviso_server.pipeline.archive.compaction import Compactor
 from aviso_server.pipeline.archive.layout import stream_folder, streams
@@ -17,6 +18,7 @@ from aviso_server.pipeline.archive.status import Board
 from aviso_server.pipeline.archive.storage import LOCAL
 from aviso_server.pipeline.archive.tombstones import mark_deleted, mark_wiped
 from aviso_server.pipeline.insight.background import roll_up, subjects
+from aviso_server.pipeline.insight.recounts import ask_recount, asked_recounts
 from aviso_server.pipeline.insight.rollup import Rollup
 from aviso_server.pipeline.insight.subject import Subject, subject_of
 from tests.pipeline.insight.scene import BASE, EVENT_TYPES, archive, forecast_with, made_up, plain, stored_rows
@@ -138,6 +140,23 @@ def test_a_mark_that_compaction_has_forgotten_is_noticed(scene: Callable[[str], 
     place.grow(chance, 10)
     place.compact(everything=True)  # one file, partly rolled up, and no mark left
     assert place.step() > 0
+
+
+def test_rows_that_were_replaced_are_counted_anew_when_that_is_asked_for(scene: Callable[[str], Scene]) -> None:
+    """As many as before, others, at other times, and then merged: nothing that counting rows could tell."""
+    chance, place = random.Random(12), scene("forecast")
+    place.grow(chance, 30)
+    place.grow(chance, 20)
+    place.step()
+    other = [made_up(chance, "forecast", number) for number in place.live if number > 30]
+    later = [msgspec.structs.replace(each, time=each.time + 40 * HOUR) for each in other]
+    ask_recount(str(place.root), "forecast", 31, 50, LOCAL)
+    archive(place.root, "forecast", later, 31, 50)
+    place.live |= {each.sequence: each for each in later}
+    place.compact(everything=True)
+    assert place.step() > 0
+    assert place.step() == 0
+    assert asked_recounts(str(place.root), "forecast", LOCAL) == {}
 
 
 def test_everything_wiped_leaves_empty_tables(scene: Callable[[str], Scene]) -> None:

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from contextlib import chdir
 from pathlib import Path
 
 import yaml
+from click.testing import CliRunner, Result
 
+from aviso_server.cli import main
 from aviso_server.model.lateness.learned import FOLDER, decode, file_name
 from aviso_server.model.lateness.watched import DAY, day_text
 from aviso_server.model.notification import Notification
 from tests.model.event_types import event_type
+from tests.pipeline.archive.keeping import SOURCES
 from tests.pipeline.cold.scene import store
+from tests.pipeline.quick import QUICK_JAVA
 
 FIELDS = {"port": "StringHandler", "date": "DateHandler"}
 TIDE = event_type("tide", FIELDS, base="tides", order=["port", "date"])
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "aviso_server", "pipeline", "lateness", "--config", "config.yaml", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+LINE = ["pipeline", "lateness", "--config", "config.yaml"]
+
+
+def run_apart(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as people run it."""
+    command = [sys.executable, "-m", "aviso_server", *LINE, *arguments]
+    environment = {**os.environ, **QUICK_JAVA, "PYTHONPATH": str(SOURCES)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+
+
+def run(folder: Path, *arguments: str) -> Result:
+    """The command in this process: it has no use for Spark here."""
+    with chdir(folder):
+        return CliRunner().invoke(main, [*LINE, *arguments])
 
 
 def configure(folder: Path, enabled: bool) -> None:
@@ -45,14 +62,14 @@ def test_learn_and_show(tmp_path: Path) -> None:
         second = day * DAY + 6 * 3600
         notifications.append(Notification(sequence, second * 10**9, draft.topic, draft.identifier, draft.payload))
     store(tmp_path / "archive", TIDE, notifications)
-    found = run(tmp_path, "--json")
+    found = run_apart(tmp_path, "--json")
     assert found.returncode == 0, found.stderr
     [rhythm] = json.loads(found.stdout)["event_types"]["tide"]["rhythms"]
     assert (rhythm["combination"], rhythm["expected"], rhythm["overdue"]) == ("port=oslo", 21_600, 23_400)
     assert rhythm["weekdays"] == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
     assert len(decode((tmp_path / "archive" / FOLDER / file_name("tide")).read_bytes()).rhythms) == 1
     shown = run(tmp_path, "--show")
-    assert shown.returncode == 0, shown.stderr
+    assert shown.exit_code == 0, shown.stderr
     assert "port=oslo" in shown.stdout
     assert "every day" in shown.stdout
     assert "06:00" in shown.stdout
@@ -61,5 +78,5 @@ def test_learn_and_show(tmp_path: Path) -> None:
 def test_nothing_to_learn_is_said(tmp_path: Path) -> None:
     configure(tmp_path, enabled=False)
     found = run(tmp_path)
-    assert found.returncode == 1
+    assert found.exit_code == 1
     assert "no event type has lateness.enabled: true" in found.stderr

@@ -119,15 +119,17 @@ class _Auditing:
     def __enter__(self) -> _Auditing:
         from aviso_server.pipeline.archive.hadoop import storage_of
         from aviso_server.pipeline.audit.log_side import ServerLog
+        from aviso_server.pipeline.session import has_session
 
         self._server = ServerLog(self._options, self._place.settings.event_types)
         self._server.streams(self._streams)  # before Spark starts: a name may be wrong
+        self._borrowed = has_session()
         self._session = _started(self._place)
         self._storage: Storage = storage_of(self._place.path, self._session)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._session is not None:
+        if self._session is not None and not self._borrowed:
             self._session.stop()
         shutil.rmtree(self._place.work, ignore_errors=True)
 

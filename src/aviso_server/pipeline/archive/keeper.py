@@ -23,7 +23,7 @@ from aviso_server.pipeline.archive.source import ArchiveTask
 from aviso_server.pipeline.archive.status import Board
 from aviso_server.pipeline.archive.storage import LOCAL, is_local, local_path
 from aviso_server.pipeline.bridge.operations import Cold
-from aviso_server.pipeline.session import open_session
+from aviso_server.pipeline.session import has_session, open_session
 
 __all__ = ["Keeper"]
 
@@ -50,6 +50,7 @@ class Keeper:
         self._master = master
         self._settings = {**_SETTINGS, **(settings or {})}
         self._session: SparkSession | None = None
+        self._borrowed = False  # somebody else in this process has opened it, and closes it
         self._reader: Cold | None = None
         self._ready = threading.Event()
         self._making = threading.Lock()
@@ -78,6 +79,7 @@ class Keeper:
             shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(self._work / "spark" / "tmp", ignore_errors=True)
         folder = self._work / "spark"
+        self._borrowed = has_session()
         try:
             session = open_session(folder, self._master, "aviso-archive", self._settings)
         except PipelineError:
@@ -136,7 +138,7 @@ class Keeper:
         """Let go of Spark and of the archive."""
         if self._reader is not None:
             self._reader.close()
-        if self._session is not None:
+        if self._session is not None and not self._borrowed:
             with contextlib.suppress(Exception):  # Java may be gone
                 self._session.stop()
         if self._lock is not None:

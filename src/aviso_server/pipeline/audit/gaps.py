@@ -1,18 +1,20 @@
-"""Which sequences are missing, found by Spark: rows are compared with their neighbours, and only the gaps come back."""
+"""Which sequences are missing: Spark compares rows with their neighbours, and only the gaps come back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, Window
 from pyspark.sql import functions as f
 
 from aviso_server.pipeline.archive.ranges import Range, clipped, without_ranges
 
-__all__ = ["Gap", "Presence", "cut", "outside", "presence"]
+__all__ = ["BUCKET", "Gap", "Presence", "cut", "edges", "outside", "presence", "row_before"]
 
-_BUCKET = 65_536  # sequences that one task puts in order
+BUCKET = 65_536
+"""Sequences that one task puts in order."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -36,41 +38,46 @@ class Presence(msgspec.Struct, frozen=True):
         return [(each.first, each.last) for each in self.gaps]
 
 
-def presence(rows: DataFrame, first: int, last: int) -> Presence:
-    """What rows with `sequence` and `time_ns` have of a range."""
+def row_before(present: Column) -> Column:
+    """Sequence and time of the nearest earlier row of the `bucket` that is present."""
+    order = Window.partitionBy("bucket").orderBy("sequence").rowsBetween(Window.unboundedPreceding, -1)
+    return f.last(_here(present), ignorenulls=True).over(order)
+
+
+def edges(present: Column, before: Column) -> Column:
+    """An aggregate over rows of one bucket: how many are present, the first and the last, and the gaps before them."""
+    gap = f.struct(
+        (before["sequence"] + 1).alias("first"),
+        (f.col("sequence") - 1).alias("last"),
+        before["time_ns"].alias("before"),
+        f.col("time_ns").alias("after"),
+    )
+    return f.struct(
+        f.count(f.when(present, 1)).alias("rows"),
+        f.min(_here(present)).alias("low"),
+        f.max(_here(present)).alias("high"),
+        f.collect_list(f.when(present & (f.col("sequence") > before["sequence"] + 1), gap)).alias("gaps"),
+    )
+
+
+def presence(parts: Iterable[tuple[int, Mapping[str, Any]]], first: int, last: int) -> Presence:
+    """What there is of a range; a part is the number of its bucket and what `edges` says of some of its rows."""
     if first > last:
         return Presence(0, ())
-    bucket = f.expr(f"(sequence - {first}) div {_BUCKET}")
-    inside = rows.where(f.col("sequence").between(first, last)).select("sequence", "time_ns", bucket.alias("bucket"))
-    order = Window.partitionBy("bucket").orderBy("sequence")
-    steps = inside.select(
-        "bucket",
-        "sequence",
-        "time_ns",
-        f.lag("sequence").over(order).alias("before"),
-        f.lag("time_ns").over(order).alias("before_time"),
-    )
-    edges = steps.groupBy("bucket").agg(
-        f.min("sequence").alias("low"),
-        f.max("sequence").alias("high"),
-        f.min_by("time_ns", "sequence").alias("low_time"),
-        f.max_by("time_ns", "sequence").alias("high_time"),
-        f.sum(f.when(f.col("before") == f.col("sequence"), 0).otherwise(1)).alias("rows"),
-        f.collect_list(
-            f.when(
-                f.col("sequence") > f.col("before") + 1,
-                f.struct(f.col("before"), f.col("sequence").alias("next"), f.col("before_time"), f.col("time_ns")),
-            )
-        ).alias("gaps"),
-    )
-    gaps: list[Gap] = []
-    position, time, count = first, None, 0
-    for each in sorted(edges.collect(), key=lambda row: row.bucket):
-        if each.low > position:
-            gaps.append(Gap(position, each.low - 1, time, each.low_time))
-        gaps += [Gap(one.before + 1, one.next - 1, one.before_time, one.time_ns) for one in each.gaps]
-        position, time = each.high + 1, each.high_time
-        count += each.rows
+    count, gaps = 0, list[Gap]()
+    ends: dict[int, list[tuple[int, int]]] = {}
+    for bucket, part in parts:
+        if part["rows"]:
+            count += part["rows"]
+            gaps += [Gap(**each) for each in part["gaps"]]
+            ends.setdefault(bucket, []).extend((part[end]["sequence"], part[end]["time_ns"]) for end in ("low", "high"))
+    position, time = first, None
+    for bucket in sorted(ends):
+        low, low_time = min(ends[bucket])
+        if low > position:
+            gaps.append(Gap(position, low - 1, time, low_time))
+        high, time = max(ends[bucket])
+        position = high + 1
     if position <= last:
         gaps.append(Gap(position, last, time, None))
     return Presence(count, tuple(sorted(gaps, key=lambda gap: gap.first)))
@@ -85,3 +92,7 @@ def outside(gaps: Iterable[Gap], ranges: Sequence[Range]) -> list[Gap]:
     """The parts of gaps that lie in none of the ranges."""
     found = list(gaps)
     return cut(found, without_ranges([(each.first, each.last) for each in found], ranges))
+
+
+def _here(present: Column) -> Column:
+    return f.when(present, f.struct("sequence", "time_ns"))

@@ -26,6 +26,7 @@ from aviso_server.pipeline.archive.tombstones import Tombstones, look
 from aviso_server.pipeline.archive.writer import RangeWriter
 from aviso_server.pipeline.audit.log_side import LogView, ServerLog
 from aviso_server.pipeline.catalogue import event_types, fetch_catalogue
+from aviso_server.pipeline.insight.recounts import ask_recount
 from aviso_server.pipeline.options import Options
 from aviso_server.pipeline.planning import SequenceRange
 from aviso_server.pipeline.reading import read_range
@@ -113,7 +114,9 @@ class Repairer:
         except BaseException:
             writer.abandon()
             raise
+        ask_recount(root, stream, first, last, self._storage)
         self._storage.put(Path(draft.path), data_path(root, stream, first, last))
+        ask_recount(root, stream, first, last, self._storage)
         self._board.refresh(stream)
         return True
 

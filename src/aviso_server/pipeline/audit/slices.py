@@ -1,32 +1,28 @@
-"""One slice of a stream: log and archive side by side, compared by Spark as columns."""
+"""One slice of a stream: log and archive side by side, compared by Spark in one pass. Only what matters comes back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import get_args
+from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
-from aviso_server.pipeline.audit.findings import Defect, Hour, Kind, Where, hour_text
+from aviso_server.pipeline.audit.findings import Defect, Hour, hour_text
 from aviso_server.pipeline.audit.forms import FORM, FormCheck, forms_of
-from aviso_server.pipeline.audit.gaps import Gap, Presence, presence
+from aviso_server.pipeline.audit.gaps import BUCKET, Presence, edges, presence, row_before
+from aviso_server.pipeline.audit.suspects import compared, in_doubt, judged
 
 __all__ = ["Found", "Slice", "examine"]
 
 _HOUR_NS = 3600 * 1_000_000_000
 _TEXTS = ("time_ns", "topic", "identifier", "payload")
-_LOG: Where = "log"
-_ARCHIVE: Where = "archive"
-_ALIKE = "the rows are the same"
-_FOREIGN, _UNPROVEN = "foreign", "unproven"  # no defects: rows to be counted, and rows to be looked at again
-_NARROW = ("sequence", "time_ns", "digest", "second", "misplaced")
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -57,180 +53,121 @@ class Found(msgspec.Struct, frozen=True):
 
 def examine(part: Slice, log: DataFrame | None, archive: DataFrame | None, check: FormCheck) -> Found:
     """Compare; the frames have the columns of a notification, that of the archive `misplaced` too."""
-    kept: list[DataFrame] = []
-    try:
-        hot = None if log is None else _kept(_checked(log.withColumn("misplaced", f.lit(False)), check), kept)
-        cold = None
-        if archive is not None:
-            # what is the same in the log has been checked there
-            cold = _kept(_unchecked(archive) if hot is not None else _checked(archive, check), kept)
-        return _compared(part, hot, cold, archive, check)
-    finally:
-        for frame in kept:
-            frame.unpersist()
-
-
-def _compared(
-    part: Slice, hot: DataFrame | None, cold: DataFrame | None, archive: DataFrame | None, check: FormCheck
-) -> Found:
-    placed = None if cold is None else cold.where(~f.col("misplaced"))
-    hot_side = Presence(0, ()) if hot is None else presence(hot, part.log_from, part.log_to)
-    cold_side = (
-        _nothing(part.first, part.archive_to) if placed is None else presence(placed, part.first, part.archive_to)
-    )
-    sides = [side for side in (_side(hot, True), _side(placed, False)) if side is not None]
+    sides = []
+    if log is not None:
+        sides.append(_side(log.withColumn("misplaced", f.lit(False)), check, in_log=True))
+    if archive is not None:
+        # what is the same in the log has been checked there
+        sides.append(_side(archive, None if log is not None else check, in_log=False))
     if not sides:
-        return Found(hot_side, cold_side, 0, (), (), 0)
-    pairs = reduce(DataFrame.unionByName, sides).groupBy("sequence").agg(
-        f.sum("log").alias("log"),
-        f.sum("archive").alias("archive"),
-        f.min("time_ns").alias("time_ns"),
-        f.min("mark").alias("low"),
-        f.max("mark").alias("high"),
-    )  # fmt: skip
-    differs = f.col("low") != f.col("high")
-    suspects = [
-        _suspects(pairs.where("log > 1"), "duplicate", "log", _doubled(differs)),
-        _suspects(pairs.where("archive > 1"), "duplicate", "archive", _doubled(differs)),
-    ]
-    checked = [
-        (frame, where) for frame, where in ((hot, _LOG), (None if part.warm else placed, _ARCHIVE)) if frame is not None
-    ]
-    for frame, where in checked:
-        suspects.append(_suspects(frame.where("fault is not null"), "form", where, f.col("fault")))
-        suspects.append(_suspects(frame.where("foreign"), _FOREIGN, where, f.lit("")))
-    if cold is not None:
-        suspects.append(_suspects(cold.where("misplaced"), "misplaced", "archive", f.lit("")))
-    unproven = pairs.where((f.col("archive") > 0) & ((f.col("log") == 0) | differs))
+        return _found(part, [], (), 0)
+    table = _summary(part, _sequences(part, reduce(DataFrame.unionByName, sides))).toArrow()
+    parts = table.drop_columns("suspects").to_pylist()
+    foreign = sum(each["foreign"] for each in parts)
+    if not table.num_rows:
+        return _found(part, parts, (), foreign)
+    suspects = pa.Table.from_struct_array(table["suspects"].combine_chunks().flatten())
+    defects = list(compared(suspects, part.warm))
     if part.warm and archive is not None:
-        suspects.append(_suspects(unproven, _UNPROVEN, "archive", f.lit("")))
-    found = _collected(suspects, part.warm)
-    if found.unproven and archive is not None:
-        found = found.joined(_vouched(unproven, archive, check))
-    hours = tuple(_hours(pairs, differs))
-    same = sum(each.same for each in hours)
-    return Found(hot_side, cold_side, same, hours, tuple(found.defects), found.foreign)
+        doubtful = in_doubt(suspects)
+        if doubtful.num_rows:
+            looked = _looked_at(archive, doubtful, check)
+            defects += judged(looked)
+            foreign += pc.sum(pc.and_(looked["foreign"], pc.equal(looked["log"], 0))).as_py() or 0
+    return _found(part, parts, defects, foreign)
 
 
-def _vouched(unproven: DataFrame, archive: DataFrame, check: FormCheck) -> _Collected:
-    """Archived rows that no row of the log vouches for: a wrong form says more than that they differ."""
-    known = unproven.select("sequence", "log", (f.col("archive") == 1).alias("single"))
-    rows = archive.where(~f.col("misplaced")).join(known.select("sequence"), "sequence", "left_semi")
-    looked = _checked(rows, check).join(known, "sequence").persist()
-    try:
-        wrong = looked.where("fault is not null").dropDuplicates(["sequence"])
-        other = looked.where("fault is null and log = 1 and single")
-        suspects = [
-            _suspects(wrong, "form", "archive", f.col("fault")),
-            _suspects(other, "content", "archive", f.lit("log and archive differ")),
-            _suspects(looked.where("foreign and log = 0"), _FOREIGN, "archive", f.lit("")),
-        ]
-        return _collected(suspects, in_log=True)
-    finally:
-        looked.unpersist()
-
-
-def _kept(frame: DataFrame, kept: list[DataFrame]) -> DataFrame:
-    kept.append(frame.persist())
-    return kept[-1]
-
-
-def _digested(rows: DataFrame) -> DataFrame:
-    return rows.withColumns({"digest": f.xxhash64(*_TEXTS), "second": f.hash(*reversed(_TEXTS))})
-
-
-def _checked(rows: DataFrame, check: FormCheck) -> DataFrame:
-    form = arrow_udf(forms_of(check), FORM)  # type: ignore[call-overload]  # Spark sees its kind by the annotations
-    looked = _digested(rows).withColumn("form", form("topic", "identifier", "payload"))
-    return looked.select(*_NARROW, "form.fault", "form.foreign")
-
-
-def _unchecked(rows: DataFrame) -> DataFrame:
-    return _digested(rows).select(*_NARROW)
-
-
-def _side(rows: DataFrame | None, log: bool) -> DataFrame | None:
-    if rows is None:
-        return None
+def _side(rows: DataFrame, check: FormCheck | None, in_log: bool) -> DataFrame:
+    """The rows of one side as they are compared: what they are stands in two hashes of different kinds."""
+    placed = ~f.col("misplaced")
+    fault, foreign = f.lit(None).cast("string"), f.lit(False)
+    if check is not None:
+        rows = rows.withColumn("form", _form(check))
+        fault, foreign = f.col("form.fault"), f.col("form.foreign")
     return rows.select(
         "sequence",
         "time_ns",
-        f.lit(int(log)).alias("log"),
-        f.lit(int(not log)).alias("archive"),
-        f.struct("digest", "second").alias("mark"),
+        "misplaced",
+        f.lit(int(in_log)).alias("log"),
+        (f.lit(0) if in_log else placed.cast("int")).alias("archive"),
+        f.when(placed, f.xxhash64(*_TEXTS)).alias("digest"),
+        f.when(placed, f.hash(*reversed(_TEXTS))).alias("second"),
+        f.when(placed, fault).alias("fault"),
+        (placed & foreign).cast("int").alias("foreign"),
     )
 
 
-def _doubled(differs: Column) -> Column:
-    return f.when(differs, f.lit("the rows differ")).otherwise(f.lit(_ALIKE))
-
-
-def _hours(pairs: DataFrame, differs: Column) -> Iterator[Hour]:
-    def number(condition: Column) -> Column:
-        return f.sum(f.when(condition, 1).otherwise(0))
-
-    in_log, in_archive = f.col("log") > 0, f.col("archive") > 0
-    hour = f.expr(f"time_ns div {_HOUR_NS}").alias("hour")
-    counted = pairs.groupBy(hour).agg(
-        number(in_log).alias("log"),
-        number(in_archive).alias("archive"),
-        number(in_log & in_archive & ~differs).alias("same"),
-    )
-    for row in sorted(counted.collect(), key=lambda each: each.hour):
-        yield Hour(hour_text(row.hour * _HOUR_NS), row["log"], row.archive, row.same)
-
-
-def _suspects(rows: DataFrame, kind: str, where: Where, why: Column) -> DataFrame:
-    """Rows that have something of a kind."""
-    return rows.select(
-        "sequence", "time_ns", why.alias("reason"), f.lit(kind).alias("kind"), f.lit(where).alias("where")
-    )
-
-
-class _Collected(msgspec.Struct, frozen=True):
-    """Suspects, brought together."""
-
-    defects: tuple[Defect, ...]
-    foreign: int
-    unproven: int
-
-    def joined(self, other: _Collected) -> _Collected:
-        """Both."""
-        return _Collected(self.defects + other.defects, self.foreign + other.foreign, self.unproven)
-
-
-def _collected(suspects: Sequence[DataFrame], in_log: bool) -> _Collected:
-    """All of them with one question to Spark; neighbours of a kind become one defect."""
-    table = reduce(DataFrame.unionByName, suspects).toArrow()
-    defects: list[Defect] = []
-    for kind in get_args(Kind):
-        for where in get_args(Where):
-            own = table.filter(pc.and_(pc.equal(table["kind"], kind), pc.equal(table["where"], where)))
-            defects += _runs(own.take(pc.sort_indices(own["sequence"])), kind, where, in_log) if own.num_rows else ()
-    counts = {each["values"]: each["counts"] for each in table["kind"].value_counts().to_pylist()}
-    return _Collected(tuple(defects), counts.get(_FOREIGN, 0), counts.get(_UNPROVEN, 0))
-
-
-def _runs(table: pa.Table, kind: Kind, where: Where, in_log: bool) -> list[Defect]:
-    """Rows in order as defects, neighbours together."""
-    sequences, times = table["sequence"].to_numpy(), table["time_ns"].to_numpy()
-    found: list[Defect] = []
-    for run in np.split(np.arange(len(sequences)), np.flatnonzero(np.diff(sequences) > 1) + 1):
-        low, high = int(run[0]), int(run[-1])
-        reason = str(table["reason"][low].as_py())
-        found.append(
-            Defect(
-                kind=kind,
-                where=where,
-                first=int(sequences[low]),
-                last=int(sequences[high]),
-                hours=(hour_text(int(times[low])), hour_text(int(times[high]))),
-                reason=reason,
-                repairable=where == "archive" and (in_log or reason == _ALIKE),
-            )
-        )
+def _form(check: FormCheck) -> Column:
+    form = arrow_udf(forms_of(check), FORM)  # type: ignore[call-overload]  # Spark sees its kind by the annotations
+    found: Column = form("topic", "identifier", "payload")
     return found
 
 
-def _nothing(first: int, last: int) -> Presence:
-    return Presence(0, (Gap(first, last),) if first <= last else ())
+def _sequences(part: Slice, rows: DataFrame) -> DataFrame:
+    """A row for each sequence. Neighbours are brought together first, and stay together from then on."""
+    time = f.coalesce(f.min(f.when(~f.col("misplaced"), f.col("time_ns"))), f.min("time_ns"))
+    differs = (f.min("digest") != f.max("digest")) | (f.min("second") != f.max("second"))
+    return (
+        rows.withColumn("bucket", f.expr(f"(sequence - {part.first}) div {BUCKET}"))
+        .repartition("bucket")
+        .groupBy("bucket", "sequence")
+        .agg(
+            time.alias("time_ns"),
+            f.sum("log").alias("log"),
+            f.sum("archive").alias("archive"),
+            f.sum(f.col("misplaced").cast("int")).alias("misplaced"),
+            f.coalesce(differs, f.lit(False)).alias("differs"),
+            f.min("fault").alias("fault"),
+            f.sum("foreign").alias("foreign"),
+        )
+    )
+
+
+def _summary(part: Slice, sequences: DataFrame) -> DataFrame:
+    """A row for each hour of a bucket: counts, edges and gaps of both sides, and the sequences that are suspect."""
+    in_log, in_archive, differs = f.col("log") > 0, f.col("archive") > 0, f.col("differs")
+    suspect = (
+        (f.col("log") > 1) | (f.col("archive") > 1) | (f.col("misplaced") > 0) | f.col("fault").isNotNull()
+    )  # fmt: skip
+    if part.warm:
+        suspect |= in_archive & (~in_log | differs)
+    members = f.struct("sequence", "time_ns", "log", "archive", "misplaced", "differs", "fault")
+    log_counts = in_log & f.col("sequence").between(part.log_from, part.log_to)
+    archive_counts = in_archive & f.col("sequence").between(part.first, part.archive_to)
+    looked = sequences.withColumns(
+        {"log_before": row_before(log_counts), "archive_before": row_before(archive_counts)}
+    ).withColumn("hour", f.expr(f"time_ns div {_HOUR_NS}"))
+    return looked.groupBy("bucket", "hour").agg(
+        f.count_if(in_log).alias("log"),
+        f.count_if(in_archive).alias("archive"),
+        f.count_if(in_log & in_archive & ~differs).alias("same"),
+        f.sum("foreign").alias("foreign"),
+        edges(log_counts, f.col("log_before")).alias("log_edges"),
+        edges(archive_counts, f.col("archive_before")).alias("archive_edges"),
+        f.collect_list(f.when(suspect, members)).alias("suspects"),
+    )
+
+
+def _looked_at(archive: DataFrame, doubtful: pa.Table, check: FormCheck) -> pa.Table:
+    """The archived rows of these sequences, checked."""
+    low, high = pc.min_max(doubtful["sequence"]).as_py().values()
+    wanted = archive.sparkSession.createDataFrame(doubtful)
+    rows = archive.where(~f.col("misplaced") & f.col("sequence").between(low, high))
+    looked = rows.join(f.broadcast(wanted), "sequence").withColumn("form", _form(check))
+    return looked.select("sequence", "time_ns", "log", "single", "form.fault", "form.foreign").toArrow()
+
+
+def _found(part: Slice, parts: Sequence[Mapping[str, Any]], defects: Sequence[Defect], foreign: int) -> Found:
+    counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for each in parts:
+        if each["log"] or each["archive"]:
+            known = counts[each["hour"]]
+            counts[each["hour"]] = [known[0] + each["log"], known[1] + each["archive"], known[2] + each["same"]]
+    return Found(
+        presence(((each["bucket"], each["log_edges"]) for each in parts), part.log_from, part.log_to),
+        presence(((each["bucket"], each["archive_edges"]) for each in parts), part.first, part.archive_to),
+        sum(same for _, _, same in counts.values()),
+        tuple(Hour(hour_text(hour * _HOUR_NS), *counts[hour]) for hour in sorted(counts)),
+        tuple(defects),
+        foreign,
+    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
@@ -13,6 +15,7 @@ from aviso_server.insight.delay import BITS
 from aviso_server.insight.tables import HOUR, VALUES
 from aviso_server.model.timestamp import SECOND
 from aviso_server.pipeline.archive.layout import DataFile
+from aviso_server.pipeline.archive.ranges import Range
 from aviso_server.pipeline.archive.tombstones import Tombstones
 from aviso_server.pipeline.insight.subject import Subject
 
@@ -26,6 +29,7 @@ _MOST_FIELDS = 20  # of an identifier that nobody configured
 _LONGEST_VALUE = 200  # characters
 _MOST_STEPS = 1_000_000  # hours
 _MANY = 500  # sequences that are too many for a list
+_MOST_TEXTS, _MOST_NUMBERS = 2, 6  # columns of a question
 
 SCHEMAS = {
     "hours": pa.schema(
@@ -65,9 +69,12 @@ class Questions:
         frame = frame.withColumn("hour", f.expr(f"time_ns div {HOUR}"))
         self._rows = _without(session, frame, marks)
 
-    def presence(self, after: int) -> pa.Table:
-        """Which hours have notifications beyond a sequence, and which."""
-        return _hours(self._rows.where(f.col("sequence") > after))
+    def presence(self, after: int, ranges: Sequence[Range]) -> pa.Table:
+        """Which hours have notifications beyond a sequence or in some ranges, and which."""
+        wanted = f.col("sequence") > after
+        for first, last in ranges:
+            wanted |= f.col("sequence").between(first, last)
+        return _answered({"hours": _hours(self._rows.where(wanted))})["hours"]
 
     def tables(self, hours: Collection[int], first: int, last: int) -> dict[str, pa.Table]:
         """All tables of these hours, from the notifications between two sequences."""
@@ -77,14 +84,17 @@ class Questions:
             & f.col("time_ns").between(low * HOUR, high * HOUR + HOUR - 1)
             & f.col("hour").isin(sorted(hours))
         )
-        found = {"hours": _hours(rows), "fields": self._fields(rows)}
+        wanted = {"hours": _hours(rows), "fields": self._fields(rows)}
         if self._subject.date is not None:
-            found["delays"] = self._delays(rows)
+            wanted["delays"] = self._delays(rows)
         if self._subject.polygon or self._subject.points is not None:
-            found["cells"] = _cells(self._points(rows) if self._subject.points is not None else _boxes(rows))
-        return {name: table.cast(SCHEMAS[name]) for name, table in found.items()}
+            wanted["cells"] = _changes(self._points(rows) if self._subject.points is not None else _boxes(rows))
+        found = _answered(wanted)
+        if "cells" in found:
+            found["cells"] = _filled(found["cells"])
+        return {name: table.select(SCHEMAS[name].names).cast(SCHEMAS[name]) for name, table in found.items()}
 
-    def _fields(self, rows: DataFrame) -> pa.Table:
+    def _fields(self, rows: DataFrame) -> DataFrame:
         fields = self._subject.fields
         pairs = rows.select("hour", "time_ns", f.explode(_values()).alias("field", "value"))
         if fields is not None:
@@ -98,18 +108,14 @@ class Questions:
         order = Window.partitionBy("hour", "field").orderBy(f.col("count").desc(), "value")
         ranked = counted.withColumn("rank", f.row_number().over(order))
         kept = f.when(f.col("rank") <= VALUES, f.col("value"))
-        return (
-            ranked.groupBy("hour", "field", kept.alias("value"))
-            .agg(
-                f.sum("count").alias("count"),
-                f.count("*").alias("values"),
-                f.min("first_time").alias("first_time"),
-                f.max("last_time").alias("last_time"),
-            )
-            .toArrow()
+        return ranked.groupBy("hour", "field", kept.alias("value")).agg(
+            f.sum("count").alias("count"),
+            f.count("*").alias("values"),
+            f.min("first_time").alias("first_time"),
+            f.max("last_time").alias("last_time"),
         )
 
-    def _delays(self, rows: DataFrame) -> pa.Table:
+    def _delays(self, rows: DataFrame) -> DataFrame:
         subject = self._subject
         assert subject.date is not None
         values = rows.select("hour", f.expr(f"time_ns div {SECOND}").alias("published"), _values().alias("v"))
@@ -127,11 +133,7 @@ class Questions:
             step = f.when(hours.between(-_MOST_STEPS, _MOST_STEPS), hours * 3600)
             kinds.append(f.struct(f.lit("valid").alias("since"), (f.col("published") - run - step).alias("seconds")))
         each = values.select("hour", f.inline(f.array(*kinds))).where(f.col("seconds").isNotNull())
-        return (
-            each.groupBy("hour", "since", _rounded("seconds").alias("seconds"))
-            .agg(f.count("*").alias("count"))
-            .toArrow()
-        )
+        return each.groupBy("hour", "since", _rounded("seconds").alias("seconds")).agg(f.count("*").alias("count"))
 
     def _points(self, rows: DataFrame) -> DataFrame:
         """Cells with points, each once per notification, as corners of areas."""
@@ -164,15 +166,41 @@ def _without(session: SparkSession, frame: DataFrame, marks: Tombstones) -> Data
     return frame.where(~f.col("sequence").isin(list(marks.deleted))) if marks.deleted else frame
 
 
-def _hours(rows: DataFrame) -> pa.Table:
-    counted = rows.groupBy("hour").agg(
+def _answered(wanted: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
+    """The tables of some questions, asked as one: Spark does the work for all of them side by side."""
+    columns = {kind: (_names(frame, texts=True), _names(frame, texts=False)) for kind, frame in wanted.items()}
+    asked = []
+    for kind, frame in wanted.items():
+        texts, numbers = columns[kind]
+        parts = [_part("text", place, texts, "string") for place in range(_MOST_TEXTS)]
+        parts += [_part("number", place, numbers, "bigint") for place in range(_MOST_NUMBERS)]
+        asked.append(frame.select(f.lit(kind).alias("kind"), *parts))
+    answer = reduce(DataFrame.union, asked).toArrow()
+    found = {}
+    for kind, (texts, numbers) in columns.items():
+        own = answer.filter(pc.equal(answer["kind"], kind))
+        places = [f"text{place}" for place in range(len(texts))] + [f"number{place}" for place in range(len(numbers))]
+        found[kind] = own.select(places).rename_columns([*texts, *numbers])
+    return found
+
+
+def _names(frame: DataFrame, texts: bool) -> list[str]:
+    return [name for name, kind in frame.dtypes if (kind == "string") is texts]
+
+
+def _part(kind: str, place: int, names: Sequence[str], data_type: str) -> Column:
+    value = f.col(names[place]) if place < len(names) else f.lit(None)
+    return value.cast(data_type).alias(f"{kind}{place}")
+
+
+def _hours(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("hour").agg(
         f.count("*").alias("count"),
         f.min("sequence").alias("first_sequence"),
         f.max("sequence").alias("last_sequence"),
         f.min("time_ns").alias("first_time"),
         f.max("time_ns").alias("last_time"),
     )
-    return counted.toArrow().cast(SCHEMAS["hours"])
 
 
 def _values() -> Column:
@@ -218,28 +246,24 @@ def _edge(degrees: Column, limit: int) -> Column:
     return f.greatest(f.lit(-limit), f.least(f.lit(limit - 1), whole))
 
 
-def _cells(areas: DataFrame) -> pa.Table:
-    """How many areas cover each cell.
-
-    Spark only sums up where areas begin and end; the sums over those are what covers a cell, however large areas are.
-    """
+def _changes(areas: DataFrame) -> DataFrame:
+    """Where areas begin and end, summed up; the sums over those are what covers a cell, however large areas are."""
     south, west, n = f.col("south"), f.col("west"), f.col("n")
     north, east = f.col("north") + 1, f.col("east") + 1
     corners = [(south, west, n), (south, east, -n), (north, west, -n), (north, east, n)]
     structs = [f.struct(lat.alias("lat"), lon.alias("lon"), d.alias("d")) for lat, lon, d in corners]
-    changes = (
+    return (
         areas.groupBy("hour", "south", "north", "west", "east")
         .agg(f.count("*").alias("n"))
         .select("hour", f.inline(f.array(*structs)))
         .groupBy("hour", "lat", "lon")
         .agg(f.sum("d").alias("d"))
         .where("d <> 0")
-        .toArrow()
     )
-    return _filled(changes)
 
 
 def _filled(changes: pa.Table) -> pa.Table:
+    """How many areas cover each cell."""
     hours = changes["hour"].to_numpy()
     lat, lon, change = (changes[name].to_numpy() for name in ("lat", "lon", "d"))
     parts = []

@@ -27,10 +27,12 @@ from aviso_server.insight.tables import (
     table_names,
 )
 from aviso_server.pipeline.archive.layout import DataFile, stream_folder, watermark
+from aviso_server.pipeline.archive.ranges import Range, joined_ranges
 from aviso_server.pipeline.archive.storage import Storage, joined
 from aviso_server.pipeline.archive.tombstones import Tombstones, look
 from aviso_server.pipeline.insight.changes import compare
 from aviso_server.pipeline.insight.queries import SCHEMAS, Questions
+from aviso_server.pipeline.insight.recounts import asked_recounts, is_recount
 from aviso_server.pipeline.insight.subject import Subject
 
 __all__ = ["Rollup"]
@@ -58,7 +60,7 @@ class Rollup:
         work: Path,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._session = session
+        self._session = _plain(session)
         self._root = root
         self._storage = storage
         self._work = work
@@ -75,15 +77,16 @@ class Rollup:
 
     def step(self, subject: Subject) -> int:
         """Bring the tables of a stream up to date; how many hours had to be made."""
+        recounts = asked_recounts(self._root, subject.stream, self._storage)  # first: files may be replaced any time
         marks, files = look(stream_folder(self._root, subject.stream), self._storage)
         known = self.state(subject.stream)
         state = known or State(subject.stream, subject.event_type, subject.rules)
         if (state.event_type, state.rules) != (subject.event_type, subject.rules) or watermark(files) < state.through:
             state = State(subject.stream, subject.event_type, subject.rules, generation=state.generation)
         blocks, changed = compare(state, files, marks, self._storage)
-        if state == known and blocks == state.blocks:
+        if state == known and blocks == state.blocks and not recounts:
             return 0
-        hours = self._touched(state, subject, files, marks, changed)
+        hours = self._touched(state, subject, files, marks, changed, joined_ranges(recounts.values()))
         days = {day.day: day for day in state.days}
         generation = state.generation + 1
         for chunk in _chunks(hours):
@@ -103,6 +106,8 @@ class Rollup:
         )
         folder = folder_of(self._root, subject.stream)
         self._storage.write(joined(folder, STATE), msgspec.json.encode(now))
+        for path in recounts:
+            self._storage.remove(path)
         self._sweep(folder, now, known)
         return len(hours)
 
@@ -116,12 +121,19 @@ class Rollup:
         subject: Subject,
         files: Sequence[DataFile],
         marks: Tombstones,
-        changed: Sequence[tuple[int, int]],
+        changed: Sequence[Range],
+        recounts: Sequence[Range],
     ) -> dict[int, _Hour]:
-        fresh = [file for file in files if file.last > state.through]
+        """The hours of new notifications, of those that were replaced, and of those that were there and may be gone."""
+        changed = [*changed, *recounts]
+        fresh = [
+            file
+            for file in files
+            if file.last > state.through or any(file.first <= last and first <= file.last for first, last in recounts)
+        ]
         rows: list[Mapping[str, int]] = []
         if fresh:
-            rows = Questions(self._session, subject, fresh, marks).presence(state.through).to_pylist()
+            rows = Questions(self._session, subject, fresh, marks).presence(state.through, recounts).to_pylist()
         new = {row["hour"]: row for row in rows}
         touched = {hour: _Hour(row["first_sequence"], row["last_sequence"], row["count"]) for hour, row in new.items()}
         for day in state.days:
@@ -192,8 +204,15 @@ class Rollup:
         """Remove files that no reader looks for: not of this state, and not of the one before."""
         kept = {STATE, *table_names(now.days), *table_names(before.days if before else ())}
         for each in self._storage.list(folder):
-            if each.name not in kept:
+            if each.name not in kept and not is_recount(each.name):
                 self._storage.remove(each.path)
+
+
+def _plain(session: SparkSession) -> SparkSession:
+    """A session that learns nothing on the way: what is asked is small, and a job for each step of it costs more."""
+    own = session.newSession() if hasattr(session, "_jsparkSession") else session
+    own.conf.set("spark.sql.adaptive.enabled", "false")
+    return own
 
 
 def _chunks(hours: Mapping[int, _Hour]) -> Iterator[dict[int, _Hour]]:
