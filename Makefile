@@ -16,6 +16,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-from-pyproject-and-constraints
+CLASSES := build/spark-classes.jsa
+CONNECT := $(VENV)/connect
 
 # HOST counts only when given to make: some shells export it as the name of the machine.
 SERVE_ENV := $(if $(filter command,$(origin HOST)),AVISOSERVER_APPLICATION__HOST=$(HOST)) \
@@ -64,8 +66,19 @@ browser: ## Install the Chromium that the tests of the console drive, if there i
 	fi; \
 	echo "Chromium is missing, and the tests of the console will say so: install it, or set CHROMIUM to the path of one." >&2
 
-test: setup browser ## Run all tests (ARGS= goes to pytest)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+test: setup browser $(CLASSES) $(CONNECT) ## Run all tests (ARGS= goes to pytest)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# Java starts in half the time with it; a Java that cannot make one starts without.
+$(CLASSES): $(STAMP)
+	@echo "Keeping the classes of Spark for the tests"
+	-@$(BIN)/python -m tests.java_classes $@
+
+# What Spark Connect needs, apart from the rest: pandas would be loaded by whoever uses Arrow.
+$(CONNECT): tests/pipeline/connect.txt $(STAMP)
+	@rm -rf $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ --requirement tests/pipeline/connect.txt
+	@touch $@
 
 lint: setup ## Check style, formatting and types
 	$(BIN)/ruff check .

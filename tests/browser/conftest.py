@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,17 +18,30 @@ from tests.harness import Server
 Open = Callable[..., Visit]
 
 
-@pytest.fixture(scope="module")  # while Playwright runs, no other test could run an event loop of its own
-def browser() -> Iterator[Browser]:
-    """Headless Chromium; it may not resolve any name, so that nothing could leave the machine."""
+_HERE = Path(__file__).parent
+_running: list[Browser] = []
+_closing = ExitStack()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Browser:
+    """Headless Chromium; it may not resolve any name, so that nothing could leave the machine. Modules share it."""
     found = find_chromium()
     if found is None:
         pytest.fail(MISSING)
     arguments = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--lang=en-GB"]
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=found, args=arguments)
-        yield running
-        running.close()
+    if not _running:
+        playwright = _closing.enter_context(sync_playwright())
+        _running.append(playwright.chromium.launch(executable_path=found, args=arguments))
+        _closing.callback(lambda: _running.pop().close())
+    return _running[0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leave no Playwright behind: while it runs, no other test could run an event loop of its own."""
+    if nextitem is None or not nextitem.path.is_relative_to(_HERE):
+        _closing.close()
 
 
 @pytest.fixture(scope="module")

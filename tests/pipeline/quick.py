@@ -1,8 +1,7 @@
-"""Spark for tests: one session for all modules of a test process, on a Java that starts quickly."""
+"""Spark for tests: one session for all modules of a test process."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,12 @@ from pyspark.sql import SparkSession
 
 from aviso_server.pipeline.session import has_session, open_session
 
-__all__ = ["CORES", "QUICK_JAVA", "pytest_runtest_teardown", "quick_session", "spark"]
+__all__ = ["CORES", "pytest_runtest_teardown", "quick_session", "spark"]
 
 CORES = 2
 """As many things does Spark do at a time."""
 
-QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""What the environment of a process says that starts Spark for a minute."""
-
-_SHARING = [Path(__file__).parent / name for name in ("audit", "cold", "insight", "lateness")]
+_SHARING = Path(__file__).parent
 _SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.scheduler.mode": "FAIR",
@@ -31,16 +27,7 @@ def quick_session(folder: Path) -> SparkSession:
     """The session of this process: opened when it is asked for first, and anew if somebody has stopped it."""
     if not has_session():
         end_java()  # of a session that was stopped: it is not a quick one
-    before = {name: os.environ.get(name) for name in QUICK_JAVA}
-    os.environ.update(QUICK_JAVA)
-    try:
-        return open_session(folder, f"local[{CORES}]", settings=_SETTINGS)
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return open_session(folder, f"local[{CORES}]", settings=_SETTINGS)
 
 
 def end_java() -> None:
@@ -63,6 +50,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Leave no session behind for tests that open Spark in their own way."""
-    if nextitem is None or nextitem.path.parent not in _SHARING:
+    """Leave no Java behind for tests that have no use for it."""
+    if nextitem is None or not nextitem.path.is_relative_to(_SHARING):
         end_java()

@@ -1,4 +1,4 @@
-"""The `aviso` data source in a real Spark session, against a real server. One file, so that one session serves all."""
+"""The `aviso` data source in a real Spark session, against a real server."""
 
 from __future__ import annotations
 
@@ -37,14 +37,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         publish_floods(running, 1, LAST)
         publish_tides(running, 1, 30)
         yield running
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.python.worker.reuse": "true"}
-    session = open_session(tmp_path_factory.mktemp("spark"), "local[2]", settings=settings)
-    yield session
-    session.stop()
 
 
 def load(spark: SparkSession, url: str, event_type: str = "flood", **options: Any) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The archive job in a real Spark session, against real servers. One file, so that one session serves all."""
+"""The archive job in a real Spark session, against real servers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from aviso_server.errors import PipelineError
 from aviso_server.pipeline.archive.keeper import Keeper
@@ -27,15 +28,11 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
-    """A keeper whose session the others share; `viewfs://lake/` is a storage that only Spark can reach."""
-    folder = tmp_path_factory.mktemp("spark")
-    (folder / "lake").mkdir()
-    mounted = {"spark.hadoop.fs.viewfs.mounttable.lake.link./lake": (folder / "lake").as_uri()}
-    keeper = Keeper(str(folder / "unused"), folder / "work", "local[2]", mounted)
-    keeper.open()
-    yield keeper
-    keeper.close()
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A storage that only Spark can reach."""
+    folder = tmp_path_factory.mktemp("lake")
+    spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.lake.link./lake", folder.as_uri())
+    return "viewfs://lake/lake"
 
 
 @pytest.fixture
@@ -164,8 +161,8 @@ def test_a_server_that_is_away_or_something_else_is_named(tmp_path: Path, server
         keeper.archive_once(ArchiveTask(url=url, root=str(tmp_path / "archive"), offsets={}))
 
 
-def test_an_archive_may_lie_where_only_spark_gets(spark: Keeper, server: Server, tmp_path: Path) -> None:
-    root = "viewfs://lake/lake/archive"
+def test_an_archive_may_lie_where_only_spark_gets(lake: str, server: Server, tmp_path: Path) -> None:
+    root = f"{lake}/archive"
     publish_floods(server, 1, 60)
     board = archive(server, root, tmp_path / "work", rows_per_file=20)
     publish_floods(server, 61, 90)

@@ -32,7 +32,6 @@ from tests.pipeline.audit.scene import (
     with_identifier,
     with_payload,
 )
-from tests.pipeline.quick import QUICK_JAVA
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -73,7 +72,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     config = with_metrics(CONFIG)
-    with Server(config, tmp_path_factory.mktemp("audit") / "server", QUICK_JAVA) as server:
+    with Server(config, tmp_path_factory.mktemp("audit") / "server") as server:
         here = Scene(server, config["metrics"]["port"])
         for name in ("tide", "wind", "newest", "ferry"):
             publish(server, name, 1, 60)

@@ -32,7 +32,6 @@ from tests.pipeline.archive.keeping import SOURCES, archived, in_log
 from tests.pipeline.audit.scene import archive, damage, file_with, found, lose_from_log, with_identifier, with_payload
 from tests.pipeline.insight.scene import stored_rows
 from tests.pipeline.proxy import Proxy
-from tests.pipeline.quick import QUICK_JAVA
 from tests.pipeline.scene import CONFIGURATION, publish_floods, publish_tides
 
 pytestmark = pytest.mark.timeout(400)
@@ -57,7 +56,7 @@ def run_apart(server: Server, *arguments: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "aviso_server", *line(server, *arguments)],
         cwd=server.directory,
-        env={**os.environ, **QUICK_JAVA, "PYTHONPATH": str(SOURCES), "HOME": str(server.directory)},
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "HOME": str(server.directory)},
         capture_output=True,
         text=True,
         timeout=200,

@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 
 from aviso_server.cli import main
 from tests.pipeline.insight.scene import FORECAST, archive, made_up
-from tests.pipeline.quick import QUICK_JAVA
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -32,7 +31,7 @@ LINE = ["pipeline", "report", "--config", "config.yaml"]
 def run_apart(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command as people run it."""
     command = [sys.executable, "-m", "aviso_server", *LINE, *arguments]
-    environment = {**os.environ, **QUICK_JAVA, "PYTHONPATH": str(SOURCES)}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SPARK)
 
 

@@ -15,7 +15,6 @@ from tests.harness import Server
 from tests.model.event_types import event_type
 from tests.pipeline.archive.keeping import until
 from tests.pipeline.cold.scene import store
-from tests.pipeline.quick import QUICK_JAVA
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -55,7 +54,7 @@ def test_what_the_archive_shows_as_usual_is_missed(tmp_path: Path) -> None:
         notifications.append(Notification(sequence, second * 10**9, draft.topic, draft.identifier, draft.payload))
     store(tmp_path / "lake", TIDE, notifications)
 
-    with Server(CONFIG, tmp_path, QUICK_JAVA) as server, server.client.watch("aviso_lateness", {}) as watcher:
+    with Server(CONFIG, tmp_path) as server, server.client.watch("aviso_lateness", {}) as watcher:
         event = watcher.notification(WAIT)
         identifier, payload = event["data"]["identifier"], event["data"]["payload"]
         port = payload["identifier"]["port"]

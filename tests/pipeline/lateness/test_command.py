@@ -20,7 +20,6 @@ from aviso_server.model.notification import Notification
 from tests.model.event_types import event_type
 from tests.pipeline.archive.keeping import SOURCES
 from tests.pipeline.cold.scene import store
-from tests.pipeline.quick import QUICK_JAVA
 
 FIELDS = {"port": "StringHandler", "date": "DateHandler"}
 TIDE = event_type("tide", FIELDS, base="tides", order=["port", "date"])
@@ -32,7 +31,7 @@ LINE = ["pipeline", "lateness", "--config", "config.yaml"]
 def run_apart(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command as people run it."""
     command = [sys.executable, "-m", "aviso_server", *LINE, *arguments]
-    environment = {**os.environ, **QUICK_JAVA, "PYTHONPATH": str(SOURCES)}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
 
 

@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner, Result
 
+from aviso_server.cli import main
 from tests.harness import Server
 from tests.pipeline.archive.keeping import children, is_running, until
 from tests.pipeline.load.bad_rows import DEFINITION, good_row, is_good, write_rows
@@ -41,16 +44,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(SOURCES)}
 
 
-def run(server: Server, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        command(server, *arguments),
-        cwd=server.directory,
-        env=environment(),
-        input=stdin,
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
-    )
+def run(server: Server, *arguments: str, stdin: bytes = b"") -> Result:
+    """The command in this process, with the Spark that is there and stands in another folder."""
+    places = {"PATH": "archive", "WORK_PATH": "work"}
+    given = {f"AVISOSERVER_ARCHIVE__{name}": str(server.directory / place) for name, place in places.items()}
+    with chdir(server.directory):
+        return CliRunner().invoke(main, command(server, *arguments)[3:], input=stdin, env=given)
 
 
 def sizes(server: Server) -> list[int]:
@@ -59,6 +58,7 @@ def sizes(server: Server) -> list[int]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("spark")
 def test_a_load_that_is_killed_goes_on_without_doubles(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.ndjson", 0, 9_999)
     expected = [number for number in range(10_000) if is_good(number)]
@@ -74,7 +74,7 @@ def test_a_load_that_is_killed_goes_on_without_doubles(tmp_path: Path) -> None:
         assert there == expected[: len(there)]
         assert len(there) < len(expected)
         again = run(server, *arguments)
-        assert again.returncode == 0, again.stderr
+        assert again.exit_code == 0, again.stderr
         facts = json.loads(again.stdout)
         assert facts["published"] + facts["published_before"] == len(expected)
         assert facts["published_before"] >= len(there)
@@ -92,12 +92,13 @@ def test_a_load_that_is_killed_goes_on_without_doubles(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("spark")
 def test_standard_input_is_checked_and_too_many_bad_rows_say_so(tmp_path: Path) -> None:
     server = Server(configuration(archive=False), tmp_path / "server")
     rows = [good_row(50), {"identifier": {}}, good_row(51)]
     found = run(server, "-", "--dry-run", "--max-bad", "10%", stdin=json.dumps(rows).encode())
-    assert found.returncode == 3, found.stderr
-    assert b"1 of 3 rows were refused, and 10 % may be" in found.stderr
+    assert found.exit_code == 3, found.stderr
+    assert "1 of 3 rows were refused, and 10 % may be" in found.stderr
     facts = json.loads(found.stdout)
     assert facts == {
         "rows": 3,
@@ -132,24 +133,25 @@ def test_what_cannot_work_is_said_before_anything_is_done(
     server = Server(configuration(archive=False), tmp_path / "server")
     write_rows(server.directory / "rows.ndjson", 0, 99)
     found = run(server, *arguments)
-    assert (found.returncode, complaint in found.stderr.decode()) == (code, True), found.stderr
+    assert (found.exit_code, complaint in found.stderr) == (code, True), found.stderr
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("spark")
 def test_the_past_comes_before_the_first_publication(tmp_path: Path) -> None:
     file = tmp_path / "rows.ndjson"
     write_rows(file, 0, 499)
     server = Server(configuration(archive=True), tmp_path / "server")
     imported = run(server, str(file), "--history")
-    assert imported.returncode == 0, imported.stderr
+    assert imported.exit_code == 0, imported.stderr
     facts = json.loads(imported.stdout)
     assert (facts["imported"], facts["next_sequence"]) == (380, 381)
     again = run(server, str(file), "--history")
-    assert again.returncode == 1
-    assert b"stream 'mars' has notifications already, up to sequence 380 in the archive" in again.stderr
+    assert again.exit_code == 1
+    assert "stream 'mars' has notifications already, up to sequence 380 in the archive" in again.stderr
     with server:
         busy = run(server, str(file), "--history")
-        assert busy.returncode == 1
+        assert busy.exit_code == 1
         client = server.client
         row = good_row(1000)
         client.publish_many("mars", [(row["identifier"], row["payload"])])
@@ -166,10 +168,10 @@ def test_history_waits_for_the_server_to_stop(tmp_path: Path) -> None:
     with Server(settings, tmp_path / "server", {"AVISOSERVER_ARCHIVE__ENABLED": "false"}) as server:
         write_rows(server.directory / "rows.ndjson", 0, 99)
         found = run(server, "rows.ndjson", "--history")
-        assert found.returncode == 1
-        assert b"history is imported while no server runs" in found.stderr
+        assert found.exit_code == 1
+        assert "history is imported while no server runs" in found.stderr
         row = good_row(1000)
         server.client.publish_many("mars", [(row["identifier"], row["payload"])])
     found = run(server, "rows.ndjson", "--history")
-    assert found.returncode == 1
-    assert b"stream 'mars' has notifications already, up to sequence 1 in the log" in found.stderr
+    assert found.exit_code == 1
+    assert "stream 'mars' has notifications already, up to sequence 1 in the log" in found.stderr

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from aviso_server.cli import main
 from aviso_server.errors import PipelineError
 from aviso_server.model.timestamp import parse_instant
 from aviso_server.pipeline.archive.layout import listing, stream_folder
@@ -20,9 +23,8 @@ from aviso_server.pipeline.load.history import import_history
 from aviso_server.pipeline.load.inputs import Input, find_inputs
 from aviso_server.pipeline.load.loading import SETTINGS, Loading, TooManyRefused
 from aviso_server.pipeline.load.summary import read_limit
-from aviso_server.pipeline.session import open_session
 from tests.pipeline.archive.keeping import archived
-from tests.pipeline.load.bad_rows import KINDS, MARS, good_row, is_good, kind_of, rows, write_rows
+from tests.pipeline.load.bad_rows import DEFINITION, KINDS, MARS, good_row, is_good, kind_of, rows, write_rows
 from tests.pipeline.load.scene import LATEST
 
 ROWS = 20_000
@@ -31,10 +33,14 @@ SPLIT = 256 * 1024
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    opened = open_session(tmp_path_factory.mktemp("spark"), "local[2]", "test", SETTINGS)
-    yield opened
-    opened.stop()
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """Spark as a load has it."""
+    before = {name: str(spark.conf.get(name)) for name in SETTINGS if spark.conf.isModifiable(name)}
+    for name in before:
+        spark.conf.set(name, SETTINGS[name])
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +78,17 @@ def test_counts_and_quarantine_are_exact(session: SparkSession, files: list[Inpu
         assert (row["code"], row["field"]) == (kind.code, kind.field), kind.name
         assert row["raw"] == lines[number].decode(errors="backslashreplace")
         assert row["reason"]
+
+
+def test_a_session_that_was_open_before_the_command_stays_open(session: SparkSession, tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.ndjson", 0, 99)
+    settings = {"archive": {"work_path": str(tmp_path / "work")}, "notification_schema": {"mars": DEFINITION}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    arguments = ["--event-type", "mars", "--config", str(tmp_path / "config.yaml"), "--dry-run", "--json"]
+    found = CliRunner().invoke(main, ["pipeline", "load", str(tmp_path / "rows.ndjson"), *arguments])
+    assert found.exit_code == 0, found.stderr
+    assert json.loads(found.stdout)["rows"] == 100
+    assert session.range(3).count() == 3
 
 
 def test_rules_are_counted_without_their_values(session: SparkSession, files: list[Input], tmp_path: Path) -> None:

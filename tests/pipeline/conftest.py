@@ -1,4 +1,4 @@
-"""Spark for the tests of insight."""
+"""Spark for the tests of the pipeline."""
 
 from tests.pipeline.quick import pytest_runtest_teardown, spark
 
