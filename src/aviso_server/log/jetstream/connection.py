@@ -18,7 +18,8 @@ from nats.aio.subscription import Subscription
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.jetstream.options import BrokerOptions
-from aviso_server.log.jetstream.parser import Handler, Parser
+from aviso_server.log.jetstream.parser import Deliver, Handler, Parser
+from aviso_server.log.jetstream.wire import Identify
 
 __all__ = ["Connection", "Inbox", "NotReached", "Refused", "Unanswered"]
 
@@ -60,7 +61,9 @@ class Inbox:
 
     async def close(self) -> None:
         """Hear nothing more."""
-        self._parser.handlers.pop(b"%d" % self._subscription._id, None)
+        number = b"%d" % self._subscription._id
+        self._parser.handlers.pop(number, None)
+        self._parser.consumers.pop(number, None)
         with contextlib.suppress(nats.errors.Error, OSError):
             await self._subscription.unsubscribe()
 
@@ -73,9 +76,13 @@ class _Client(Client):
         self.parser = self._ps = Parser(self)
 
     async def send(self, commands: bytes) -> None:
-        """Write commands that are ready to the broker."""
-        await self._send_command(commands)
-        await self._flush_pending()
+        """Write commands that are ready to the broker, at once if nothing else waits to be written."""
+        if self._pending or self._transport is None:
+            await self._send_command(commands)
+            await self._flush_pending()
+        else:
+            self._transport.write(commands)
+            await self._transport.drain()  # type: ignore[no-untyped-call]
 
 
 class Connection:
@@ -151,19 +158,23 @@ class Connection:
             await client.send(commands)
         except nats.errors.Error as error:
             raise NotReached(f"the broker cannot be reached: {error}") from error
+        except OSError as error:
+            raise Unanswered(f"the connection to the broker broke: {error}") from error
 
     async def publish(self, subject: str, body: bytes, reply: str = "") -> None:
         """Send one message without headers."""
         await self.send(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(body), body))
 
-    async def subscribe(self, handler: Handler) -> Inbox:
-        """An inbox of its own, for what a consumer delivers."""
+    async def subscribe(self, deliver: Deliver, handler: Handler, identify: Identify) -> Inbox:
+        """An inbox of its own, for what a consumer delivers; the handler gets what is no delivery."""
         client = self._client
         if client is None or not client.is_connected:
             raise NotReached("there is no connection to the broker")
         subject = f"{self._prefix}d.{next(self._numbers)}"  # not one that the shared inbox hears too
         subscription = await client.subscribe(subject)
-        client.parser.handlers[b"%d" % subscription._id] = handler
+        number = b"%d" % subscription._id
+        client.parser.handlers[number] = handler
+        client.parser.consumers[number] = (deliver, identify)
         return Inbox(subject, subscription, client.parser)
 
     def expect(self, handler: Handler | None = None) -> tuple[str, asyncio.Future[Any]]:

@@ -15,7 +15,7 @@ import msgspec
 
 from aviso_server.errors import LogError
 from aviso_server.log.jetstream.connection import Connection, Inbox, Unanswered
-from aviso_server.log.jetstream.wire import Identify, notification_of
+from aviso_server.log.jetstream.wire import Identify
 from aviso_server.model.notification import Notification
 
 __all__ = ["Cursor", "Cursors"]
@@ -44,7 +44,7 @@ class Cursor:
 
     async def open(self) -> None:
         """Make the consumer."""
-        self._inbox = await self._connection.subscribe(self._take)
+        self._inbox = await self._connection.subscribe(self._take, self._hear, self._identify)
         config = {
             "name": self._consumer,
             "deliver_policy": "by_start_sequence",
@@ -89,20 +89,23 @@ class Cursor:
             with contextlib.suppress(LogError):
                 await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self.stream}.{self._consumer}", b"")
 
-    def _take(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+    def _take(self, delivery: int, notification: Notification) -> None:
         self._heard = True
-        status = b""
-        if reply:
-            words = reply.split(b".")
-            sequence, delivery, when = words[5:8] if len(words) == 9 else words[7:10]
-            self._delivered += 1
-            if int(delivery) == self._delivered:
-                self._found.append(notification_of(int(sequence), int(when), subject, headers, body, self._identify))
-            else:
-                status = b"a delivery missing"
-        else:
-            status = headers[9:12]
-        if (status or len(self._found) == self._wanted) and self._done is not None and not self._done.done():
+        self._delivered += 1
+        if delivery != self._delivered:
+            self._end(b"a delivery missing")
+            return
+        found = self._found
+        found.append(notification)
+        if len(found) == self._wanted:
+            self._end(b"")
+
+    def _hear(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+        self._heard = True
+        self._end(headers[9:12])
+
+    def _end(self, status: bytes) -> None:
+        if self._done is not None and not self._done.done():
             self._done.set_result(status)
 
 

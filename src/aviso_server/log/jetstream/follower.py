@@ -12,21 +12,19 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.jetstream.connection import Connection, Inbox
 from aviso_server.log.jetstream.streams import StreamInfo, Streams
-from aviso_server.log.jetstream.wire import Identify, notification_of
+from aviso_server.log.jetstream.wire import Identify
 from aviso_server.model.notification import Draft, Notification
 
-__all__ = ["Seen", "StreamFollower"]
+__all__ = ["Publishing", "StreamFollower"]
 
 logger = logging.getLogger(__name__)
-
-Seen = Callable[[Notification], None]
-"""Called when a notification that this process has published was handed on to the followers."""
 
 _SECOND = 1_000_000_000
 _CREDIT = 512  # messages asked for at a time
@@ -36,7 +34,19 @@ _EXPIRES = 60  # seconds
 _GIVE_UP = 5.0  # seconds an acknowledged notification may take to come back
 _PAUSE = 0.25  # seconds before the next attempt
 
-_Message = tuple[bytes, bytes, bytes, bytes]
+
+class Publishing(Protocol):
+    """Drafts that this process has published and that wait to be handed on to the followers."""
+
+    @property
+    def drafts(self) -> Sequence[Draft]:
+        """What was published."""
+
+    def seen(self, place: int, notification: Notification) -> None:
+        """The draft at that place was handed on, as this notification."""
+
+
+_Own = tuple[Publishing, int]  # which draft of it
 
 
 class _Again(Exception):
@@ -71,12 +81,14 @@ class StreamFollower:
         self._created = ""  # which stream it is, should another one take its name
         self._consumer = ""
         self._inbox: Inbox | None = None
-        self._arrived: list[_Message] = []
+        self._arrived: list[Notification] = []
         self._wake = asyncio.Event()
         self._odd = ""  # why the consumer cannot be relied on
         self._delivered = 0  # by this consumer
         self._credit = 0
-        self._own: dict[int, tuple[Draft, Seen]] = {}  # acknowledged, not yet handed on
+        self._own: dict[int, _Own] = {}  # acknowledged, not yet handed on
+        self._doubles: dict[int, list[_Own]] = {}  # two publishes under one id have one sequence
+        self._levelled: list[tuple[int, asyncio.Future[None]]] = []  # who waits until a sequence was handed on
         self._unsettled = 0  # publishes on their way whose sequences are not known yet
         self._settled = asyncio.Event()
         self._recent: dict[int, Notification] = {}  # handed on while publishes were unsettled
@@ -121,47 +133,58 @@ class StreamFollower:
             self._recent.clear()
             self._settled.set()
 
-    def settle(self, numbered: Sequence[tuple[int, Draft, Seen]]) -> None:
-        """These sequences were given to our own drafts; `seen` is called for each once followers have it."""
+    def settle(self, sequences: Sequence[int], owners: Sequence[_Own]) -> None:
+        """These sequences were given to our own drafts; each hears of it once followers have it."""
+        recent, own, position = self._recent, self._own, self.position
         late: list[int] = []
-        for sequence, draft, seen in numbered:
-            self._streams.note(self._base, sequence)
-            found = self._recent.get(sequence)
+        for sequence, owner in zip(sequences, owners, strict=True):
+            found = recent.get(sequence)
             if found is not None:
-                seen(found)
-            elif sequence <= self.position or not self._running:
+                owner[0].seen(owner[1], found)
+            elif sequence <= position or not self._running:
                 # handed on before this process knew that it was its own, removed by then, or never to come
-                seen(_as_stored(sequence, time.time_ns(), draft))
+                self._answer(owner, sequence, time.time_ns())
+            elif sequence in own:
+                self._doubles.setdefault(sequence, []).append(owner)
             else:
-                # two publishes under one id have one sequence
-                others = self._own.get(sequence)
-                self._own[sequence] = (draft, seen if others is None else _each(others[1], seen))
+                own[sequence] = owner
                 late.append(sequence)
+        if sequences:
+            self._streams.note(self._base, max(sequences))
         if late:
             asyncio.get_running_loop().call_later(_GIVE_UP, self._give_up, late)
         self.withdraw()
 
     async def level(self) -> None:
         """Wait until everything acknowledged so far was handed on; not forever."""
-        deadline = asyncio.get_running_loop().time() + _GIVE_UP
-        while self._own and asyncio.get_running_loop().time() < deadline:
-            done = asyncio.get_running_loop().create_future()
-            last = max(self._own)
-            draft, seen = self._own[last]
-
-            def end(_: Notification, done: asyncio.Future[None] = done) -> None:
-                if not done.done():
-                    done.set_result(None)
-
-            self._own[last] = (draft, _each(seen, end))
-            await done
+        if self._own:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._levelled.append((max(self._own), done))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GIVE_UP):
+                    await done
 
     def _give_up(self, sequences: Sequence[int]) -> None:
         for sequence in sequences:
-            waiting = self._own.pop(sequence, None)
-            if waiting is not None:
-                draft, seen = waiting
-                seen(_as_stored(sequence, time.time_ns(), draft))
+            owner = self._own.pop(sequence, None)
+            if owner is not None:
+                self._answer(owner, sequence, time.time_ns())
+
+    def _answer(self, owner: _Own, sequence: int, when: int) -> None:
+        """Say that it is stored, though it has not come back."""
+        publishing, place = owner
+        self._seen(owner, _as_stored(sequence, when, publishing.drafts[place]))
+
+    def _seen(self, owner: _Own, notification: Notification) -> None:
+        owner[0].seen(owner[1], notification)
+        if self._doubles:
+            for publishing, place in self._doubles.pop(notification.sequence, ()):
+                publishing.seen(place, notification)
+        if self._levelled:
+            for entry in [entry for entry in self._levelled if entry[0] <= notification.sequence]:
+                self._levelled.remove(entry)
+                if not entry[1].done():
+                    entry[1].set_result(None)
 
     # Following
 
@@ -211,7 +234,7 @@ class StreamFollower:
             self._compare(info)
         self._arrived, self._odd, self._delivered, self._credit = [], "", 0, 0
         self._wake.clear()
-        self._inbox = await self._connection.subscribe(self._take_message)
+        self._inbox = await self._connection.subscribe(self._take, self._hear, self._identify)
         name = f"aviso_follower_{info.name}_{uuid.uuid4().hex}"
         config = {
             "name": name,
@@ -257,11 +280,18 @@ class StreamFollower:
             f"$JS.API.CONSUMER.MSG.NEXT.{self._consumer}", msgspec.json.encode(request), self._inbox.subject
         )
 
-    def _take_message(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
-        if reply:
-            self._credit -= 1
-            self._arrived.append((subject, reply, headers, body))
-        elif headers.startswith(b"NATS/1.0 408"):
+    def _take(self, delivery: int, notification: Notification) -> None:
+        self._delivered += 1
+        self._credit -= 1
+        if delivery != self._delivered:
+            self._odd = "a delivery is missing"
+        if not self._odd:
+            self._arrived.append(notification)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def _hear(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+        if headers.startswith(b"NATS/1.0 408"):
             self._credit = 0
         elif not headers.startswith(b"NATS/1.0 100"):
             self._odd = headers[9:].partition(b"\r\n")[0].decode("ascii", "replace")
@@ -286,24 +316,22 @@ class StreamFollower:
             if self._credit <= _CREDIT // 2:
                 await self._ask()
 
-    async def _hand_on(self, arrived: Sequence[_Message]) -> None:
+    async def _hand_on(self, arrived: Sequence[Notification]) -> None:
+        if not arrived:
+            return
+        position = self.position
+        if arrived[0].sequence == position + 1 and arrived[-1].sequence == position + len(arrived):
+            self._pass(arrived)  # sequences rise, so none is missing
+            return
         ready: list[Notification] = []
-        for subject, reply, headers, body in arrived:
-            # $JS.ACK.<stream>.<consumer>.<times>.<sequence>.<delivery>.<time>.<pending>; with domains two more in front
-            words = reply.split(b".")
-            sequence, delivery, when = words[5:8] if len(words) == 9 else words[7:10]
-            number = int(sequence)
-            self._delivered += 1
-            if int(delivery) != self._delivered:
-                self._odd = "a delivery is missing"
-                break
-            if number <= self.position + len(ready):
+        for one in arrived:
+            if one.sequence <= self.position + len(ready):
                 continue
-            if number > self.position + len(ready) + 1:
+            if one.sequence > self.position + len(ready) + 1:
                 self._pass(ready)
                 ready = []
-                await self._explain(number - 1, int(when))
-            ready.append(notification_of(number, int(when), subject, headers, body, self._identify))
+                await self._explain(one.sequence - 1, one.time)
+            ready.append(one)
         self._pass(ready)
 
     def _pass(self, ready: Sequence[Notification]) -> None:
@@ -313,13 +341,12 @@ class StreamFollower:
         self._tell(ready)
         self._streams.note(self._base, self.position)
         if self._unsettled:
-            for one in ready:
-                self._recent[one.sequence] = one
+            self._recent.update([(one.sequence, one) for one in ready])
         if self._own:
             for one in ready:
-                waiting = self._own.pop(one.sequence, None)
-                if waiting is not None:
-                    waiting[1](one)
+                owner = self._own.pop(one.sequence, None)
+                if owner is not None:
+                    self._seen(owner, one)
 
     async def _explain(self, last: int, when: int) -> None:
         """The broker skips everything after the position up to `last`: find out why, and whether it matters.
@@ -334,7 +361,10 @@ class StreamFollower:
                     await self._settled.wait()
         first = self.position + 1
         known = [
-            _as_stored(number, when, self._own[number][0]) for number in range(first, last + 1) if number in self._own
+            _as_stored(number, when, publishing.drafts[place])
+            for number in range(first, last + 1)
+            if number in self._own
+            for publishing, place in [self._own[number]]
         ]
         self._pass(known)
         info = None if len(known) == last + 1 - first else await self._streams.look(self._base)
@@ -344,14 +374,6 @@ class StreamFollower:
         if info.first > last:
             raise _Lost(f"notifications {first} to {last} were removed before they were seen")
         logger.info("stream %s: notifications %d to %d were deleted", self._base, first, last)
-
-
-def _each(*calls: Seen) -> Seen:
-    def call(one: Notification) -> None:
-        for each in calls:
-            each(one)
-
-    return call
 
 
 def _as_stored(sequence: int, when: int, draft: Draft) -> Notification:

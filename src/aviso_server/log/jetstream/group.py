@@ -125,9 +125,10 @@ class Group:
         batch = uuid.uuid4().hex[:16].encode()  # of this attempt
         (reply,), answers, future = self._connection.expect_many(1)
         count = len(self._messages)
+        start = b"Nats-Batch-Id: %b\r\nNats-Batch-Sequence: " % batch
         commands = []
         for number, message in enumerate(self._messages, 1):
-            more = b"Nats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n" % (batch, number)
+            more = b"%b%d\r\n" % (start, number)
             if number == 1 or message.id:
                 more += b"Nats-Msg-Id: %b\r\n" % self._id(number - 1)
             if number < count:

@@ -18,6 +18,7 @@ from aviso_server.log.base import (
     COMMIT_SIZES,
     Appended,
     Batch,
+    BatchKey,
     Follower,
     Keyed,
     KeyPolicy,
@@ -32,10 +33,13 @@ from aviso_server.log.jetstream.follower import StreamFollower
 from aviso_server.log.jetstream.keys import Keys
 from aviso_server.log.jetstream.once import OncePublisher
 from aviso_server.log.jetstream.options import BrokerOptions
-from aviso_server.log.jetstream.publisher import GROUP, Append, NotStored, Publisher, Removal
+from aviso_server.log.jetstream.publisher import GROUP, Append, AppendOne, Backlog, NotStored, Publisher, Removal
 from aviso_server.log.jetstream.reader import Reader
+from aviso_server.log.jetstream.retention import ArchivedRetention
 from aviso_server.log.jetstream.streams import NO_STREAM, Streams
 from aviso_server.log.jetstream.wire import identify_by
+from aviso_server.log.keys import with_own_keys
+from aviso_server.log.retention import PATIENCE, Archived
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["JetStreamLog"]
@@ -62,19 +66,27 @@ class JetStreamLog:
         key_orders: Mapping[str, Sequence[str]] = NO_KEY_ORDERS,
         max_waiting: int = 65_536,
         keys: KeyPolicy = KeyPolicy(),  # noqa: B008  # frozen
+        archived: Archived | None = None,
+        patience: int = PATIENCE,
     ) -> None:
         self._options = options
         self._connection = Connection(options)
-        self._streams = Streams(self._connection, options, policies, frozenset(key_orders) | frozenset(policies))
+        bases = frozenset(key_orders) | frozenset(policies)
+        self._streams = Streams(self._connection, options, policies, bases, archived)
         self._identify = identify_by(key_orders)
         self._reader = Reader(self._connection, self._streams, self._identify)
         self._once = OncePublisher(self._connection, self._streams, Keys(self._connection, options, keys), self._append)
+        self._retention: ArchivedRetention | None = None
+        if archived is not None:
+            self._retention = ArchivedRetention(
+                self._connection, self._streams, self._reader, archived, patience, self._handed_on
+            )
         self._followers = Followers()
         self._following: dict[str, StreamFollower] = {}
         self._publishers: dict[str, Publisher] = {}
         self._starting: set[asyncio.Task[None]] = set()
         self._max_waiting = max_waiting
-        self._waiting = 0
+        self._backlog = Backlog()
         self.commit_sizes = Histogram(COMMIT_SIZES)
         self._accepting = False
         self._opened = False
@@ -86,6 +98,8 @@ class JetStreamLog:
         await self._connection.open()
         self._connection.on_change.append(self._disturbed)
         self._opened = self._accepting = True
+        if self._retention is not None:
+            self._retention.start()
         for warning in weaknesses(self._options):
             logger.warning(warning, extra={"event": "backend.jetstream.durability.weak"})
 
@@ -95,6 +109,8 @@ class JetStreamLog:
         if not self._opened:
             return
         self._opened = False
+        if self._retention is not None:
+            await self._retention.stop()
         for publisher in list(self._publishers.values()):
             await publisher.finish()
         for follower in list(self._following.values()):
@@ -113,11 +129,24 @@ class JetStreamLog:
     @property
     def waiting(self) -> int:
         """How many notifications wait to be acknowledged."""
-        return self._waiting
+        return self._backlog.size
 
-    async def append(self, draft: Draft) -> Notification:
+    @property
+    def held_back(self) -> frozenset[str]:
+        """The streams that hold more than their policy says, because the archive does not have it yet."""
+        return frozenset() if self._retention is None else self._retention.held_back
+
+    def append(self, draft: Draft) -> asyncio.Future[Notification]:
         """Store one notification and return it once the broker has acknowledged it."""
-        return (await self._append(draft.stream, [draft]))[0]
+        future: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
+        try:
+            self._make_room(1)
+            self._hand_over(draft.stream, AppendOne(draft, future, self._backlog))
+        except LogUnavailable as error:
+            future.set_exception(error)
+        except LogError as error:
+            future.set_exception(NotStored(str(error)))
+        return future
 
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Store several: those of one stream, up to 1000, all or none and next to each other."""
@@ -130,10 +159,12 @@ class JetStreamLog:
             stored.update(zip(places, notifications, strict=True))
         return [stored[place] for place in range(len(drafts))]
 
-    async def append_keyed(self, entries: Sequence[Keyed], whole: bool) -> Sequence[Appended | KeyRefused]:
+    async def append_keyed(
+        self, entries: Sequence[Keyed], whole: bool, batch: BatchKey | None = None
+    ) -> Sequence[Appended | KeyRefused]:
         """Store what was not stored under its key before, by any server; all or none as in `append_many`."""
         self._check_open()
-        return await self._once.append(entries, whole)
+        return await self._once.append(entries if batch is None else with_own_keys(entries, batch), whole)
 
     async def indivisible(self, drafts: Sequence[Draft]) -> bool:
         """True for up to 1000 of one stream, where the broker knows atomic batches."""
@@ -219,28 +250,32 @@ class JetStreamLog:
         return removed
 
     async def _append(self, stream: str, drafts: Sequence[Draft], ids: Sequence[bytes] = ()) -> Sequence[Notification]:
-        self._check_open()
-        if self._waiting + len(drafts) > self._max_waiting and self._waiting:
-            raise LogUnavailable(
-                f"{self._waiting} notifications wait to be stored and {self._max_waiting} may; publish again later"
-            )
+        self._make_room(len(drafts))
         future: asyncio.Future[Sequence[Notification]] = asyncio.get_running_loop().create_future()
         try:
-            append = Append(drafts, future, ids)
+            append = Append(drafts, future, self._backlog, ids)
         except LogError as error:
             raise NotStored(str(error)) from error
+        self._hand_over(stream, append)
+        return await future
+
+    def _make_room(self, count: int) -> None:
+        self._check_open()
+        waiting = self._backlog.size
+        if waiting + count > self._max_waiting and waiting:
+            raise LogUnavailable(
+                f"{waiting} notifications wait to be stored and {self._max_waiting} may; publish again later"
+            )
+
+    def _hand_over(self, stream: str, append: Append) -> None:
         limit = self._connection.max_payload
-        for message in append.messages:
-            if limit and message.size > limit - _HEADROOM:
-                raise NotStored(
-                    f"the notification needs {message.size} bytes; the broker takes up to {limit - _HEADROOM} of one"
-                )
-        self._waiting += len(drafts)
-        try:
+        if limit and append.largest > limit - _HEADROOM:
+            error = NotStored(
+                f"the notification needs {append.largest} bytes; the broker takes up to {limit - _HEADROOM} of one"
+            )
+            append.fail(error)
+        else:
             self._publisher(stream).put(append)
-            return await future
-        finally:
-            self._waiting -= len(drafts)
 
     async def _remove(self, stream: str, act: Callable[[], Awaitable[Any]]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -275,6 +310,10 @@ class JetStreamLog:
                 lambda reason: self._followers.lose(stream, reason),
             )
         return found
+
+    def _handed_on(self, stream: str) -> int:
+        found = self._following.get(stream)
+        return 0 if found is None else found.position
 
     def _publisher(self, stream: str) -> Publisher:
         found = self._publishers.get(stream)

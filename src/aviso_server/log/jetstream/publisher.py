@@ -11,19 +11,18 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.jetstream.connection import Connection, NotReached, Refused, Unanswered
-from aviso_server.log.jetstream.follower import Seen, StreamFollower
+from aviso_server.log.jetstream.follower import StreamFollower
 from aviso_server.log.jetstream.group import Group, Pace
 from aviso_server.log.jetstream.options import BrokerOptions
 from aviso_server.log.jetstream.streams import Streams
-from aviso_server.log.jetstream.wire import message_of
+from aviso_server.log.jetstream.wire import Message, message_of
 from aviso_server.model.notification import Draft, Notification
 
-__all__ = ["GROUP", "Append", "NotStored", "Publisher", "Removal"]
+__all__ = ["GROUP", "Append", "AppendOne", "Backlog", "NotStored", "Publisher", "Removal"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,35 +34,80 @@ class NotStored(LogError):
     """The broker has not stored any of it and will not."""
 
 
+class Backlog:
+    """How many drafts wait to be stored."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
 class Append:
     """Drafts to be stored next to each other, and the promise to say how they were stored; all have ids or none."""
 
-    __slots__ = ("_left", "drafts", "future", "keyed", "messages", "stored")
+    __slots__ = ("_backlog", "_left", "_stored", "drafts", "future", "keyed", "largest", "messages", "size")
 
     def __init__(
-        self, drafts: Sequence[Draft], future: asyncio.Future[Sequence[Notification]], ids: Sequence[bytes] = ()
+        self, drafts: Sequence[Draft], future: asyncio.Future[Any], backlog: Backlog, ids: Sequence[bytes] = ()
     ) -> None:
         self.drafts = drafts
         self.keyed = bool(ids)
         if ids:
-            self.messages = [message_of(draft, each) for draft, each in zip(drafts, ids, strict=True)]
+            messages = [message_of(draft, each) for draft, each in zip(drafts, ids, strict=True)]
         else:
-            self.messages = [message_of(draft) for draft in drafts]
+            messages = [message_of(draft) for draft in drafts]
+        self.messages: Sequence[Message] = messages
+        sizes = [message.size for message in messages]
+        self.size = sum(sizes)
+        self.largest = max(sizes, default=0)
         self.future = future
-        self.stored: list[Notification | None] = [None] * len(drafts)
+        self._stored: list[Notification | None] = [None] * len(drafts)
         self._left = len(drafts)
+        self._backlog = backlog
+        backlog.size += len(drafts)
 
     def seen(self, place: int, notification: Notification) -> None:
         """One of the drafts was stored and handed on."""
-        self.stored[place] = notification
+        self._stored[place] = notification
         self._left -= 1
-        if not self._left and not self.future.done():
-            self.future.set_result([one for one in self.stored if one is not None])
+        if not self._left:
+            self._backlog.size -= len(self.drafts)
+            if not self.future.done():
+                self.future.set_result(self._stored)
 
     def fail(self, error: LogError) -> None:
         """It was not stored, as far as anybody knows."""
-        if not self.future.done():
-            self.future.set_exception(error)
+        if self._left > 0:
+            self._left = -1  # whatever is seen of it now comes too late
+            self._backlog.size -= len(self.drafts)
+            if not self.future.done():
+                self.future.set_exception(error)
+
+
+class AppendOne(Append):
+    """A single draft, the usual case: its promise is about one notification."""
+
+    __slots__ = ()
+
+    def __init__(self, draft: Draft, future: asyncio.Future[Notification], backlog: Backlog) -> None:
+        message = message_of(draft)
+        self.drafts = (draft,)
+        self.keyed = False
+        self.messages = (message,)
+        self.size = self.largest = len(message.headers) + len(message.body)
+        self.future = future
+        self._left = 1
+        self._backlog = backlog
+        backlog.size += 1
+
+    def seen(self, place: int, notification: Notification) -> None:
+        """It was stored and handed on."""
+        if self._left > 0:
+            self._left = 0
+            self._backlog.size -= 1
+            if not self.future.done():
+                self.future.set_result(notification)
 
 
 class Removal:
@@ -131,7 +175,7 @@ class Publisher:
         size = count = 0
         together = False
         while self._work and isinstance(one := self._work[0], Append):
-            size += sum([message.size for message in one.messages])
+            size += one.size
             count += len(one.drafts)
             if group and (count > GROUP or size > _GROUP_BYTES or one.keyed != group[0].keyed):
                 break
@@ -181,25 +225,32 @@ class Publisher:
         group = Group(self._connection, [one.messages[place] for one, place in places], batch)
         self._follower.publishing()
         self._observe(len(places))
-        numbered: list[tuple[int, Draft, Seen]] = []
-        appends = list(dict.fromkeys([one for one, _ in places]))
+        refused: list[Append] = []
         try:
             await self._insist(group)
         finally:
-            refused = batch and len(appends) > 1 and isinstance(group.results[0], Refused)
-            for result, (one, place) in zip(group.results, places, strict=True):
+            sequences: list[int] = []
+            stored: list[_Place] = []
+            for result, owner in zip(group.results, places, strict=True):
                 if isinstance(result, int):
-                    numbered.append((result, one.drafts[place], partial(one.seen, place)))
-                elif isinstance(result, Refused) and not refused:
-                    # of several sent one by one, others may be stored
-                    alone = len(one.drafts) == 1 or (batch and len(one.drafts) <= GROUP)
-                    kind = NotStored if alone else LogError
-                    one.fail(kind(f"the broker did not store it: {result.description}"))
-            self._follower.settle(numbered)
-        if refused:
-            # One of them cannot be stored: find it, and let the others through.
-            for one in appends:
-                await self._store([one], len(one.drafts) > 1)
+                    sequences.append(result)
+                    stored.append(owner)
+                elif isinstance(result, Refused):
+                    refused = refused or self._refused(places, batch)
+                    if not refused:
+                        one = owner[0]
+                        # of several sent one by one, others may be stored
+                        alone = len(one.drafts) == 1 or (batch and len(one.drafts) <= GROUP)
+                        kind = NotStored if alone else LogError
+                        one.fail(kind(f"the broker did not store it: {result.description}"))
+            self._follower.settle(sequences, stored)
+        for one in refused:
+            await self._store([one], len(one.drafts) > 1)
+
+    def _refused(self, places: Sequence[_Place], batch: bool) -> list[Append]:
+        """The appends of a batch of which one cannot be stored, to find it and let the others through."""
+        appends = list(dict.fromkeys([one for one, _ in places]))
+        return appends if batch and len(appends) > 1 else []
 
     async def _insist(self, group: Group) -> None:
         """Send the group as often as the options allow."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,8 +13,17 @@ import msgspec
 from aviso_server.errors import LogError
 from aviso_server.log.base import StoragePolicy, StreamState
 from aviso_server.log.jetstream.connection import Connection, Refused
+from aviso_server.log.jetstream.limits import (
+    broker_part,
+    is_limited,
+    keeps_latest_only,
+    limits_of,
+    policy_of,
+    waiting_part,
+)
 from aviso_server.log.jetstream.options import BrokerOptions
 from aviso_server.log.jetstream.wire import time_of
+from aviso_server.log.retention import Archived
 
 __all__ = ["NAME_IN_USE", "NO_MESSAGE", "NO_STREAM", "StreamInfo", "Streams", "base_of"]
 
@@ -26,18 +35,17 @@ NAME_IN_USE = 10058
 
 _ATOMIC_LEVEL = 3  # older ones refuse message ids in a batch
 _BATCH_LEVEL = 1
+_LIMITS = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 _RECONCILED = (
     "subjects",
-    "max_msgs",
-    "max_bytes",
-    "max_age",
-    "max_msgs_per_subject",
+    *_LIMITS,
     "num_replicas",
     "compression",
     "discard",
     "retention",
 )
 _OURS = ("allow_direct", "allow_atomic")
+_THINNED = "aviso_thinned_through"  # in the metadata of a stream that has, or had, only the newest of each topic
 _KEEP = StoragePolicy()
 
 
@@ -50,6 +58,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     last: int
     count: int
     bytes: int
+    subjects: int  # different ones
+    first_time: int  # when the oldest was stored; 0 if there is none
     latest_only: bool  # older notifications of a topic give way to newer ones
     limited: bool  # by number, size or age
     replicas: int
@@ -57,6 +67,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     direct: bool  # can be read in batches without a consumer
     window: int  # nanoseconds during which the broker recognises a message id
     now: int  # the broker's time when it said so
+    hasty: bool  # somebody gave it limits that do not wait for the archive
+    thinned: int | None  # up to here, or if archived, single ones may be missing; None if there never was a reason
 
 
 class Streams:
@@ -68,11 +80,13 @@ class Streams:
         options: BrokerOptions,
         policies: Mapping[str, StoragePolicy],
         bases: frozenset[str],
+        archived: Archived | None = None,
     ) -> None:
         self._connection = connection
         self._options = options
         self._policies = {base.lower(): policy for base, policy in policies.items()}
         self._bases = bases
+        self._archived = archived  # with an archive the broker removes nothing by itself
         self._known: dict[str, StreamInfo] = {}
         self._making: dict[str, asyncio.Task[StreamInfo]] = {}
         self._highest: dict[str, int] = {}  # the newest sequence ever seen here
@@ -108,6 +122,26 @@ class Streams:
                 return None
             raise
 
+    @property
+    def used(self) -> Sequence[str]:
+        """The topic bases whose streams this server has used."""
+        return list(self._known)
+
+    async def take_up(self) -> None:
+        """Bring those streams in line that are there and whose topic base is configured."""
+        for base in await self.all():
+            if base in self._bases:
+                await self.ensure(base)
+
+    async def bring_in_line(self, base: str) -> StreamInfo:
+        """The stream after another look at how the configuration wants it."""
+        self._known.pop(base, None)
+        return await self.ensure(base)
+
+    def waiting_policy(self, base: str) -> StoragePolicy:
+        """What of the stream's policy removes notifications."""
+        return waiting_part(self._policy(base), self._options)
+
     def forget(self, base: str, reason: str) -> None:
         """Look at the stream anew at its next use."""
         if self._known.pop(base, None) is not None:
@@ -135,13 +169,22 @@ class Streams:
         """What the stream holds, in the terms of the log.
 
         A broker does not say why a notification is gone. So in a stream with limits everything missing counts as
-        trimmed, except what was wiped through this server; in a stream without, nothing does.
+        trimmed, except what was wiped through this server; in a stream without, nothing does. With an archive
+        everything counts: there may have been limits, and what they removed is in the archive.
         """
         gone = info.first - 1
-        if info.latest_only and info.count < info.last - gone:
-            gone = info.last - 1
-        trimmed = gone if (info.limited or info.latest_only) and gone > self._wiped.get(base, 0) else 0
+        if info.count < info.last - gone and (info.latest_only or info.thinned is not None):
+            gone = max(gone, min(info.last - 1, self._thinned_through(base, info)))
+        counts = info.limited or info.latest_only or self._archived is not None
+        trimmed = gone if counts and gone > self._wiped.get(base, 0) else 0
         return StreamState(info.first, info.last, info.count, info.bytes, trimmed)
+
+    def _thinned_through(self, base: str, info: StreamInfo) -> int:
+        """Up to where single notifications may be missing because there were newer ones of their topics."""
+        if self._archived is None or info.hasty:
+            return info.last
+        archived = self._archived(base)
+        return max(archived, info.thinned or 0) if archived else info.last  # soon after a start nobody knows
 
     async def all(self) -> dict[str, StreamInfo]:
         """The streams of topic bases that ever held a notification; others on the broker are not ours."""
@@ -181,6 +224,8 @@ class Streams:
                 extra={"event": "backend.jetstream.stream.deleted", "stream": base},
             )
             wanted = {**wanted, "first_seq": last + 1}
+        if self._archived is not None and not self.waiting_policy(base).allow_duplicates:
+            wanted = {**wanted, "metadata": {_THINNED: "0"}}
         try:
             made = await self._connection.api(f"STREAM.CREATE.{name}", {"name": name, **wanted})
         except Refused as error:
@@ -199,10 +244,14 @@ class Streams:
         changes = {
             key: wanted[key] for key in (*_RECONCILED, *_OURS) if key in wanted and config.get(key) != wanted[key]
         }
-        only_ours = {key: value for key, value in changes.items() if key in _OURS}
-        for attempt in [changes, only_ours] if changes != only_ours else [changes]:
-            if not attempt:
-                break
+        attempts = [changes, {key: value for key, value in changes.items() if key in _OURS}]
+        if self._archived is not None:
+            mark = self._mark(base, config, found["state"]["last_seq"])
+            limits = {key: value for key, value in changes.items() if key in _LIMITS}
+            attempts = [changes | mark, limits | mark, attempts[1]]
+        for place, attempt in enumerate(attempts):
+            if not attempt or attempt in attempts[:place]:
+                continue
             updated = {**config, **attempt}
             if 0 < updated.get("max_age", 0) < updated.get("duplicate_window", 0):
                 updated["duplicate_window"] = updated["max_age"]
@@ -218,23 +267,37 @@ class Streams:
             return answer
         return found
 
+    def _mark(self, base: str, config: Mapping[str, Any], last: int) -> dict[str, Any]:
+        """What to note on a stream with an archive, of which single notifications are or will be missing."""
+        metadata: dict[str, str] = config.get("metadata") or {}
+        if keeps_latest_only(config):
+            return {"metadata": {**metadata, _THINNED: str(last)}}
+        if self.waiting_policy(base).allow_duplicates or _THINNED in metadata:
+            return {}
+        return {"metadata": {**metadata, _THINNED: "0"}}
+
+    def _policy(self, base: str) -> StoragePolicy:
+        return policy_of(self._policies.get(base.lower(), _KEEP), self._options)
+
+    def _limits(self, base: str) -> dict[str, int]:
+        """The limits that the broker is to apply."""
+        policy = self._policy(base)
+        return limits_of(policy if self._archived is None else broker_part(policy, self._options))
+
     def _wanted(self, base: str) -> dict[str, Any]:
-        options, policy = self._options, self._policies.get(base.lower(), _KEEP)
+        options, compression = self._options, self._policy(base).compression
         wanted: dict[str, Any] = {
             "subjects": [f"{base}.>"],
             "storage": options.storage_type,
             "retention": options.retention_policy,
             "discard": options.discard_policy,
-            "max_msgs_per_subject": -1 if policy.allow_duplicates else 1,
-            "max_msgs": _first(policy.max_messages, options.max_messages, -1),
-            "max_bytes": _first(policy.max_bytes, options.max_bytes, -1),
-            "max_age": _first(policy.retention_ns, options.retention_time, 0),
+            **self._limits(base),
             "allow_direct": True,
         }
         if options.replicas:
             wanted["num_replicas"] = options.replicas
-        if policy.compression is not None:
-            wanted["compression"] = "s2" if policy.compression else "none"
+        if compression is not None:
+            wanted["compression"] = "s2" if compression else "none"
         if self._connection.level >= _ATOMIC_LEVEL:
             wanted["allow_atomic"] = True
         return wanted
@@ -243,6 +306,11 @@ class Streams:
         config, state = found["config"], found["state"]
         last, count = state["last_seq"], state["messages"]
         self.note(base, last)
+        metadata, latest_only, limited, hasty = config.get("metadata") or {}, False, False, False
+        if self._archived is not None:
+            policy = self.waiting_policy(base)
+            latest_only, limited = not policy.allow_duplicates, is_limited(limits_of(policy))
+            hasty = any(config.get(key) != limit for key, limit in self._limits(base).items())
         info = StreamInfo(
             name=config["name"],
             created=found.get("created", ""),
@@ -250,13 +318,17 @@ class Streams:
             last=last,
             count=count,
             bytes=state["bytes"],
-            latest_only=config.get("max_msgs_per_subject", -1) > 0,
-            limited=max(config.get("max_msgs", -1), config.get("max_bytes", -1), config.get("max_age", 0)) > 0,
+            subjects=state.get("num_subjects", 0),
+            first_time=time_of(state["first_ts"].encode()) if count else 0,
+            latest_only=latest_only or keeps_latest_only(config),
+            limited=limited or is_limited(config),
             replicas=config.get("num_replicas", 1),
             atomic=bool(config.get("allow_atomic")),
             direct=bool(config.get("allow_direct")) and self._connection.level >= _BATCH_LEVEL,
             window=config.get("duplicate_window", 0),
             now=time_of(found["ts"].encode()) if "ts" in found else time.time_ns(),
+            hasty=hasty,
+            thinned=int(metadata[_THINNED]) if self._archived is not None and _THINNED in metadata else None,
         )
         if base in self._known:
             self._known[base] = info
@@ -270,7 +342,3 @@ def base_of(config: Mapping[str, Any]) -> str | None:
         return None
     base: str = subjects[0][:-2]
     return base if base and base.upper() == config["name"] and "." not in base else None
-
-
-def _first(*values: int | None) -> int:
-    return next(value for value in values if value is not None)

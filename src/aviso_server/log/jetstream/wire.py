@@ -71,7 +71,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 def message_of(draft: Draft, message_id: bytes = b"") -> Message:
     """The message that a draft becomes; LogError if it cannot."""
     topic = draft.topic
-    if _BLANK.search(topic):
+    if not topic.isprintable() or " " in topic:
         topic = _BLANK.sub(lambda found: f"%{ord(found[0]):02X}", topic)
     subject = topic.encode()
     headers = START + draft.identifier + b"\r\n"
