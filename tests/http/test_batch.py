@@ -111,6 +111,40 @@ def test_outcomes_come_in_order_with_sequence_and_id(api: Client) -> None:
     assert [sequences(answer)[place] for place in (0, 2, 3)] == [first, first + 1, first + 2]
 
 
+def test_the_answer_to_the_letter(api: Client) -> None:
+    numbers = sequences(post(api, [tide(0), wind(0)]))
+    tides, winds = [(number or 0) + 1 for number in numbers]
+
+    def stored(name: str, number: int) -> bytes:
+        return b'{"status":"success","sequence":%d,"id":"%b@%d"}' % (number, name.encode(), number)
+
+    alike = post(api, [tide(1), tide(2), tide(3)]).body
+    expected = b",".join([stored("tide", tides), stored("tide", tides + 1), stored("tide", tides + 2)])
+    assert alike.endswith(b'"stored":3,"replayed":0,"refused":0,"outcomes":[' + expected + b"]}")
+    mixed = post(api, [tide(1), wind(2), 3, tide(4)]).body
+    assert b'"stored":3,"replayed":0,"refused":1,"outcomes":[' in mixed
+    begin = b",".join([stored("tide", tides + 3), stored("wind", winds)])
+    assert b'"outcomes":[' + begin + b',{"status":"error","code":"INVALID_REQUEST_SHAPE","field":null,' in mixed
+    assert mixed.endswith(b"}," + stored("tide", tides + 4) + b"]}")
+    one = post(api, [tide(1)]).body
+    assert one.endswith(b'"stored":1,"replayed":0,"refused":0,"outcomes":[' + stored("tide", tides + 5) + b"]}")
+
+
+def test_names_with_unusual_characters(tmp_path: Path) -> None:
+    names = ['50%d "north"', "\u00fcber\\see"]
+    schema = {name: {**SCHEMA["tide"], "topic": {**SCHEMA["tide"]["topic"], "base": f"base{place}"}}
+              for place, name in enumerate(names)}  # fmt: skip
+    config = {**configuration("in_memory"), "notification_schema": schema}
+    items = [body(name, {"port": "x", "level": 1}) for name in names]
+    with Server(config, tmp_path) as server:
+        for batch in (items, items[:1] * 2, items[1:] * 2):
+            told = post(server.client, batch).json()
+            assert [(one["status"], one["id"]) for one in told["outcomes"]] == [
+                ("success", f"{item['event_type']}@{one['sequence']}")
+                for item, one in zip(batch, told["outcomes"], strict=True)
+            ]
+
+
 def test_lines(api: Client) -> None:
     batch = lines(tide(0), tide(1)) + b"\r\n\n  \n" + lines(tide(2)) + b"\n"
     for content_type in ("application/x-ndjson", "application/ndjson; charset=utf-8", "Application/JSONL"):

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from aviso_server.errors import KeyRefused, KeyReused, LogUnavailable
-from aviso_server.log.base import Appended, Key, Keyed, KeyPolicy, Log
+from aviso_server.log.base import Appended, BatchKey, Key, Keyed, KeyPolicy, Log
 from aviso_server.model.notification import Notification
 from tests.log.scenario import draft, everything, in_event_loop, opened, sequences, until
 
@@ -24,6 +24,13 @@ def keyed(name: str | None, number: int = 0, stream: str = "mars") -> Keyed:
     if name is None:
         return Keyed(one)
     return Keyed(one, Key(_digest(name.encode()), _digest(one.topic.encode() + one.payload)))
+
+
+def batch_key(name: str, entries: Sequence[Keyed], places: Sequence[int] | None = None) -> BatchKey:
+    """The key of a batch; what stands in other places of it cannot be stored."""
+    at = range(len(entries)) if places is None else places
+    content = b"".join(b"%d %b" % (place, one.draft.payload) for place, one in zip(at, entries, strict=True))
+    return BatchKey(_digest(name.encode())[:12], _digest(content), at)
 
 
 def _digest(text: bytes) -> bytes:
@@ -180,6 +187,74 @@ class KeyContract:
             assert [one.payload for one in await everything(log, "mars", limit=1000)] == [
                 draft(n).payload for n in range(1000)
             ]
+
+    @in_event_loop
+    async def test_the_key_of_a_batch(self, tmp_path: Path) -> None:
+        async with opened(self.log(tmp_path)) as log:
+            await log.append(draft(9))
+            entries = [keyed(None, 1), keyed(None, 2, "diss"), keyed(None, 3), keyed(None, 1)]
+            key = batch_key("a", entries)
+            assert found(await log.append_keyed(entries, True, key)) == [2, 1, 3, 4]
+            await log.append(draft(8))
+            for _ in range(2):
+                assert found(await log.append_keyed(entries, True, key)) == [-2, -1, -3, -4]
+            for other in (entries[:2], [*entries, keyed(None, 7)], [keyed(None, 5)]):
+                with pytest.raises(KeyReused):
+                    await log.append_keyed(other, True, batch_key("a", other))
+            assert await sequences(log, "mars") == [1, 2, 3, 4, 5]
+            assert found(await log.append_keyed(entries, True, batch_key("b", entries))) == [6, 2, 7, 8]
+
+    @in_event_loop
+    async def test_a_batch_of_which_some_have_keys_of_their_own(self, tmp_path: Path) -> None:
+        async with opened(self.log(tmp_path)) as log:
+            await log.append_keyed([keyed("own", 1)], True)
+            entries = [keyed(None, 2), keyed("own", 1), keyed(None, 3), keyed("other", 4), keyed("other", 4)]
+            key = batch_key("a", entries, [0, 2, 3, 5, 8])
+            assert found(await log.append_keyed(entries, True, key)) == [2, -1, 3, 4, -4]
+            assert found(await log.append_keyed(entries, True, key)) == [-2, -1, -3, -4, -4]
+            without = [Keyed(entry.draft) for entry in entries]
+            assert found(await log.append_keyed(without, True, key)) == [-2, 5, -3, 6, 7], "these were not under it"
+            assert found(await log.append_keyed(without, True, key)) == [-2, -5, -3, -6, -7]
+            reusing = [keyed(None, 5), keyed("own", 6)]
+            with pytest.raises(KeyReused):
+                await log.append_keyed(reusing, True, batch_key("b", reusing))
+            assert await sequences(log, "mars") == [1, 2, 3, 4, 5, 6, 7]
+            fresh = [keyed(None, 8)]
+            assert found(await log.append_keyed(fresh, True, batch_key("b", fresh))) == [8], "and took no keys"
+
+    @in_event_loop
+    async def test_concurrent_repetitions_of_a_batch_store_once(self, tmp_path: Path) -> None:
+        async with opened(self.log(tmp_path)) as log:
+            entries = [keyed(None, number) for number in range(30)]
+            calls = [log.append_keyed(entries, True, batch_key("a", entries)) for _ in range(5)]
+            for outcomes in await asyncio.gather(*calls):
+                assert [one.sequence for one in outcomes if isinstance(one, Appended)] == list(range(1, 31))
+            assert await sequences(log, "mars") == list(range(1, 31))
+
+    @in_event_loop
+    async def test_the_key_of_a_batch_after_a_restart_and_a_wipe(self, tmp_path: Path) -> None:
+        entries = [keyed(None, number, "mars" if number % 3 else "diss") for number in range(20)]
+        async with opened(self.log(tmp_path)) as log:
+            first = found(await log.append_keyed(entries, True, batch_key("a", entries)))
+            await log.wipe("mars")
+        if not self.keys_survive_restart:
+            return
+        async with opened(self.log(tmp_path)) as log:
+            again = found(await log.append_keyed(entries, True, batch_key("a", entries)))
+            assert again == [-n for n in first if isinstance(n, int)]
+            assert await sequences(log, "mars") == []
+
+    @in_event_loop
+    async def test_the_key_of_a_batch_is_forgotten_in_time(self, tmp_path: Path) -> None:
+        async with opened(self.log(tmp_path, retention_ns=SECOND)) as log:
+            entries = [keyed(None, 1), keyed(None, 2)]
+            assert found(await log.append_keyed(entries, True, batch_key("a", entries))) == [1, 2]
+
+            async def forgotten() -> bool:
+                return found(await log.append_keyed(entries, True, batch_key("a", entries))) == [3, 4]
+
+            await until(forgotten)
+            assert found(await log.append_keyed(entries, True, batch_key("a", entries))) == [-3, -4]
 
     @in_event_loop
     async def test_nothing_to_store(self, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Where a sqlite log commits: small commits in the event loop while the disk is quick, all others in a thread."""
+"""Where a sqlite log writes, small commits in the event loop and all others in a thread, and who waits for its disk."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import threading
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import StoragePolicy
 from aviso_server.log.sqlite import writer
 from aviso_server.log.sqlite.log import SqliteLog
@@ -61,25 +63,6 @@ async def test_whatever_may_take_longer_runs_in_the_thread(tmp_path: Path) -> No
 
 
 @in_event_loop
-async def test_after_a_slow_commit_the_event_loop_is_left_alone_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = SqliteLog(tmp_path)
-    async with opened(log):
-        await log.append(draft(1))
-        places = Places(log)
-        monkeypatch.setattr(writer, "SLOW_COMMIT", 0.0)  # every disk is too slow
-        monkeypatch.setattr(writer, "CAUTION", 0.3)
-        for _ in range(3):
-            await log.append(draft(1))
-        here = threading.current_thread().name
-        assert places.names == [here, THREAD, THREAD]
-        await asyncio.sleep(0.4)
-        await log.append(draft(1))
-        assert places.names[-1] == here
-
-
-@in_event_loop
 async def test_order_is_kept_between_event_loop_and_thread(tmp_path: Path) -> None:
     chance = random.Random(7)
     log = SqliteLog(tmp_path)
@@ -106,3 +89,146 @@ async def test_order_is_kept_between_event_loop_and_thread(tmp_path: Path) -> No
         assert sorted([*alone, *chain.from_iterable(together)]) == heard == list(range(2, count + 1))
         assert await sequences(log, "mars") == list(range(1, count + 1))
         assert set(places.names) == {threading.current_thread().name, THREAD}, "or nothing was mixed here"
+
+
+class Disk:
+    """Stands between the log and its disk, which can be held up or fail."""
+
+    def __init__(self, log: SqliteLog) -> None:
+        assert log._opened is not None
+        self._writer = log._opened.writer
+        self._real = self._writer._force
+        self.ready = threading.Event()
+        self.ready.set()
+        self.error: OSError | None = None
+        self._writer._force = self._force
+        self.threads: list[str] = []  # that have waited for it
+        self.held = ""  # the thread that is held up; all, if none is named
+
+    def _force(self) -> None:
+        self.threads.append(threading.current_thread().name)
+        if self.held in ("", threading.current_thread().name):
+            assert self.ready.wait(30)
+        if self.error is not None:
+            raise self.error
+        self._real()
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every disk is too slow for the event loop, from the first commit on."""
+    monkeypatch.setattr(writer, "SLOW_COMMIT", 0.0)
+
+
+@in_event_loop
+async def test_after_a_slow_commit_the_event_loop_does_not_wait_for_the_disk_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SLOW_COMMIT", 0.0)
+    monkeypatch.setattr(writer, "CAUTION", 0.3)
+    log = SqliteLog(tmp_path)
+    async with opened(log):
+        await log.append(draft(1))  # makes the table
+        disk = Disk(log)
+        places = Places(log)
+        for _ in range(3):
+            await log.append(draft(1))
+        here = threading.current_thread().name
+        assert disk.threads == [here, THREAD, THREAD]
+        await asyncio.sleep(0.4)
+        await log.append(draft(1))
+        assert disk.threads[-1] == here
+        assert set(places.names) == {here}
+
+
+@pytest.mark.usefixtures("slow_disk")
+@in_event_loop
+async def test_a_disk_that_hangs_holds_up_publishers_only_and_nobody_sees_what_is_not_on_it(tmp_path: Path) -> None:
+    log = SqliteLog(tmp_path)
+    async with opened(log):
+        for number in range(2):
+            await log.append(draft(number))
+        disk = Disk(log)
+        heard: list[int] = []
+        log.follow("mars", lambda fresh: heard.extend(each.sequence for each in fresh))
+        disk.ready.clear()
+        waiting = [log.append(draft(number)) for number in range(10)]
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        later = [log.append(draft(number)) for number in range(500)]
+        await asyncio.sleep(0.05)
+        assert not any(future.done() for future in (*waiting, *later))
+        assert (await log.state("mars")).last == 2
+        assert await sequences(log, "mars") == [1, 2]
+        assert heard == []
+        disk.ready.set()
+        stored = await asyncio.gather(*waiting, *later)
+        assert [each.sequence for each in stored] == heard == list(range(3, 513))
+        assert await sequences(log, "mars") == list(range(1, 513))
+
+
+@in_event_loop
+async def test_what_the_disk_failed_to_take_is_refused_and_so_is_everything_after_it(tmp_path: Path) -> None:
+    log = SqliteLog(tmp_path)
+    async with opened(log):
+        await log.append(draft(1))
+        disk = Disk(log)
+        heard: list[Notification] = []
+        log.follow("mars", heard.extend)
+        disk.error = OSError(errno.EIO, "Input/output error")
+        with pytest.raises(LogUnavailable, match=r"disk has failed.*Input/output error"):
+            await log.append(draft(2))
+        disk.error = None  # a second attempt would succeed, but the bytes of the first are lost
+        for attempt in (log.append(draft(3)), log.append_many([draft(4), draft(5)]), log.wipe("mars")):
+            with pytest.raises(LogUnavailable, match="until a restart"):
+                await attempt
+        await asyncio.sleep(1.2)  # longer than it takes to try again
+        assert not log.connected
+        assert heard == []
+        assert await sequences(log, "mars") == [1]
+    again = SqliteLog(tmp_path)
+    async with opened(again):
+        found = await sequences(again, "mars")
+        assert found in ([1], [1, 2])
+        assert (await again.append(draft(6))).sequence == found[-1] + 1
+
+
+@pytest.mark.usefixtures("slow_disk")
+@in_event_loop
+async def test_retention_does_not_announce_what_is_on_its_way_to_the_disk(tmp_path: Path) -> None:
+    clock = [10**9]
+    log = SqliteLog(tmp_path, {"mars": StoragePolicy(retention_ns=10**9)}, clock=lambda: clock[0])
+    async with opened(log):
+        for number in range(2):
+            await log.append(draft(number))
+        disk = Disk(log)
+        clock[0] += 2 * 10**9
+        disk.ready.clear()
+        waiting = log.append(draft(2))
+        await asyncio.sleep(1.5)  # retention is due
+        assert (await log.state("mars")).last == 2
+        disk.ready.set()
+        assert (await waiting).sequence == 3
+        while (await log.state("mars")).first < 3:
+            await asyncio.sleep(0.05)
+        assert await sequences(log, "mars") == [3]
+
+
+@in_event_loop
+async def test_what_retention_did_does_not_take_back_what_was_stored_after_it(tmp_path: Path) -> None:
+    clock = [10**9]
+    log = SqliteLog(tmp_path, {"mars": StoragePolicy(retention_ns=10**9)}, clock=lambda: clock[0])
+    async with opened(log):
+        for number in range(3):
+            await log.append(draft(number))
+        disk = Disk(log)
+        disk.held = THREAD
+        clock[0] += 2 * 10**9
+        disk.ready.clear()
+        while THREAD not in disk.threads:  # retention is at work, and waits for the disk
+            await asyncio.sleep(0.05)
+        assert (await log.append(draft(3))).sequence == 4
+        disk.ready.set()
+        assert not await log.delete("tide", 9)  # the thread does that after it has told of retention
+        state = await log.state("mars")
+        assert (state.first, state.last, state.count) == (4, 4, 1)

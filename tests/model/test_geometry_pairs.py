@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from aviso_server.model import geometry
-from aviso_server.model.geometry import Point, ShapeError
+from aviso_server.model.geometry import Point, ShapeError, TooManyVertices
 from aviso_server.model.notification import Box
 
 TRIANGLE = [[0, 0], [0, 1.5], [1, 1], [0, 0]]
@@ -50,7 +50,7 @@ def test_polygon_pairs_refused(value, words):
 
 
 def test_polygon_pairs_limit():
-    with pytest.raises(ShapeError, match="polygon has 5 coordinate pairs, maximum is 4"):
+    with pytest.raises(TooManyVertices, match="polygon has 5 coordinate pairs, maximum is 4"):
         geometry.polygon_from_pairs([[0, 0]] * 5, max_vertices=4)
 
 

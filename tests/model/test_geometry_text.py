@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviso_server.model import geometry
-from aviso_server.model.geometry import Point, ShapeError
+from aviso_server.model.geometry import Point, ShapeError, TooManyVertices
 from aviso_server.model.notification import Box
 
 DIAMOND = "(52.5,13.4,52.6,13.5,52.5,13.6,52.4,13.5,52.5,13.4)"
@@ -124,10 +124,10 @@ def test_long_nonsense_is_cut_in_the_message():
 def test_vertex_limit():
     text = ",".join(["0,0"] * 6)
     assert geometry.parse_polygon(text, max_vertices=6).vertices == 6
-    with pytest.raises(ShapeError, match="polygon has 6 coordinate pairs, maximum is 5"):
+    with pytest.raises(TooManyVertices, match="polygon has 6 coordinate pairs, maximum is 5"):
         geometry.parse_polygon(text, max_vertices=5)
     assert geometry.parse_polygon(",".join(["0,0"] * 10_000)).vertices == 10_000
-    with pytest.raises(ShapeError, match="maximum is 10000"):
+    with pytest.raises(TooManyVertices, match="maximum is 10000"):
         geometry.parse_polygon(",".join(["0,0"] * 10_001))
 
 

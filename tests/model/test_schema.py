@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aviso_server.errors import InvalidRequest, UnknownEventType
+from aviso_server.errors import InvalidRequest, PolygonTooLarge, UnknownEventType
 from aviso_server.model.notification import Box
 from aviso_server.model.schema import Catalogue, GenericType
 from tests.model.event_types import CLOUD, EXTREME, POLYGON, PROBE, SQUARE, event_type
@@ -132,6 +132,16 @@ def test_bad_polygons_name_the_field(polygon: object) -> None:
     with pytest.raises(InvalidRequest, match="ield 'polygon'") as refusal:
         POLYGON.check({"date": "20250101", "time": "12", "polygon": polygon}, 1)
     assert refusal.value.field == "polygon"
+
+
+@pytest.mark.parametrize("polygon", [",".join(["0,0"] * 10_001), [[0, 0]] * 10_001])
+def test_polygons_that_are_too_large_are_told_from_those_that_are_wrong(polygon: object) -> None:
+    with pytest.raises(PolygonTooLarge, match="polygon has 10001 coordinate pairs, maximum is 10000") as refusal:
+        POLYGON.check({"date": "20250101", "time": "12", "polygon": polygon}, 1)
+    assert refusal.value.field == "polygon"
+    with pytest.raises(InvalidRequest) as other:
+        POLYGON.check({"date": "20250101", "time": "12", "polygon": "(0,0,1,0,0,0)"}, 1)
+    assert not isinstance(other.value, PolygonTooLarge)
 
 
 def test_point_clouds() -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from aviso_server.errors import InvalidRequest
 from aviso_server.http.auth.user import User
-from aviso_server.log.base import Key
+from aviso_server.log.base import BatchKey, Key
 from aviso_server.model.notification import Draft
 
 __all__ = ["HEADER", "LONGEST", "REPLAYED", "Keyring", "header_text", "key_text"]
@@ -23,7 +23,7 @@ LONGEST = 255  # characters
 _TEXT = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _ACCEPTED = f"1 to {LONGEST} printable ASCII characters, without blanks around them"
 _BYTES = 16
-_PLACE_BYTES = 4  # of these for the place in a batch
+_BATCH_BYTES = 12  # of the name of a batch
 
 
 def key_text(value: object) -> str:
@@ -51,14 +51,14 @@ class Keyring:
         """The key of one notification."""
         return Key(_digest((self._owner, text)), _digest(_content(draft)))
 
-    def of_batch(self, text: str, items: Sequence[Draft | str]) -> list[Key]:
-        """Keys for all items of a batch: other content of one of them is other content of all.
+    def of_batch(self, text: str, items: Sequence[Draft | str]) -> BatchKey:
+        """The key of a batch: other content of one of its items is other content of all.
 
         An item that cannot be stored is there as the reason why.
         """
-        whole = _digest([item if isinstance(item, str) else _content(item) for item in items])
-        name = _digest((self._owner, text, "batch"))[:-_PLACE_BYTES]
-        return [Key(name + place.to_bytes(_PLACE_BYTES, "big"), whole) for place in range(len(items))]
+        whole = _digest([_content(item) if type(item) is Draft else item for item in items])
+        places = [place for place, item in enumerate(items) if not isinstance(item, str)]
+        return BatchKey(_digest((self._owner, text, "batch"))[:_BATCH_BYTES], whole, places)
 
 
 def _content(draft: Draft) -> tuple[str, str, bytes, bytes]:

@@ -31,6 +31,7 @@ __all__ = [
     "Advancing",
     "Appended",
     "Batch",
+    "BatchKey",
     "Batching",
     "Follower",
     "Key",
@@ -41,6 +42,7 @@ __all__ = [
     "StoragePolicy",
     "StreamState",
     "Subscription",
+    "Waiting",
 ]
 
 
@@ -76,6 +78,18 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
     name: bytes  # 16 bytes for the publisher and the text that they chose
     content: bytes  # 16 bytes for what is published: a repetition has the same
+
+
+class BatchKey(msgspec.Struct, frozen=True):
+    """What tells a repeated batch from a new one: a key for all its notifications that have none of their own."""
+
+    name: bytes  # 12 bytes for the publisher and the text that they chose
+    content: bytes  # 16 bytes for the whole batch
+    places: Sequence[int]  # where in the batch the entries stand that come with this key
+
+    def of(self, entry: int) -> Key:
+        """A key for one of the entries by itself."""
+        return Key(self.name + self.places[entry].to_bytes(4, "big"), self.content)
 
 
 class Keyed(msgspec.Struct, frozen=True, gc=False):
@@ -128,12 +142,17 @@ class Batching(Protocol):
 
 
 @runtime_checkable
-class Advancing(Protocol):
-    """A log that can go on numbering further up, for the sake of an archive that is ahead of it."""
+class Waiting(Protocol):
+    """A log that lets go only of what is archived, if there is an archive behind it."""
 
     @property
     def held_back(self) -> frozenset[str]:
         """The streams that hold more than their policy says, because the archive does not have it yet."""
+
+
+@runtime_checkable
+class Advancing(Protocol):
+    """A log that can go on numbering further up, for the sake of an archive that is ahead of it."""
 
     async def advance(self, stream: str, last: int) -> None:
         """Give out no sequence up to `last`; what the stream held up to there is to be found in the archive."""
@@ -160,11 +179,14 @@ class Log(Protocol):
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Store several, all or none, with adjacent places in one commit where the log can."""
 
-    async def append_keyed(self, entries: Sequence[Keyed], whole: bool) -> Sequence[Appended | KeyRefused]:
+    async def append_keyed(
+        self, entries: Sequence[Keyed], whole: bool, batch: BatchKey | None = None
+    ) -> Sequence[Appended | KeyRefused]:
         """Store what was not stored under its key before, as `append_many` does; where each of them is.
 
         A key that stands for something else gets KeyRefused in its place; with `whole` that is raised, and nothing is
-        stored. An entry without a key is stored in any case.
+        stored. An entry without a key is stored under that of the batch, or in any case if there is none. A key of the
+        batch comes with `whole` only.
         """
 
     async def indivisible(self, drafts: Sequence[Draft]) -> bool:

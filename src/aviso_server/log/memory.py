@@ -19,6 +19,7 @@ from aviso_server.errors import KeyRefused, LogUnavailable
 from aviso_server.log.base import (
     Appended,
     Batch,
+    BatchKey,
     Follower,
     Key,
     Keyed,
@@ -28,7 +29,7 @@ from aviso_server.log.base import (
     Subscription,
 )
 from aviso_server.log.followers import Followers
-from aviso_server.log.keys import Known, append_once
+from aviso_server.log.keys import Known, KnownBatch, append_once, pack_places, unpack_places
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["MemoryLog"]
@@ -78,7 +79,7 @@ class MemoryLog:
     def append(self, draft: Draft) -> asyncio.Future[Notification]:
         """Store one notification and return it as stored."""
         self._check_open()
-        notification = self._store(draft)
+        notification = self._store(draft, self._clock())
         self._followers.tell(draft.stream, [notification])
         stored: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
         stored.set_result(notification)
@@ -87,22 +88,27 @@ class MemoryLog:
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Store several; they follow each other without others between them."""
         self._check_open()
-        stored = [self._store(draft) for draft in drafts]
+        now = self._clock()
+        stored = [self._store(draft, now) for draft in drafts]
         self._tell(drafts, stored)
         return stored
 
-    async def append_keyed(self, entries: Sequence[Keyed], whole: bool) -> Sequence[Appended | KeyRefused]:
+    async def append_keyed(
+        self, entries: Sequence[Keyed], whole: bool, batch: BatchKey | None = None
+    ) -> Sequence[Appended | KeyRefused]:
         """Store what was not stored under its key before."""
         self._check_open()
+        now = self._clock()
         drafts: list[Draft] = []
         stored: list[Notification] = []
 
-        def store(draft: Draft) -> int:
-            drafts.append(draft)
-            stored.append(self._store(draft))
-            return stored[-1].sequence
+        def store(new: Sequence[Draft]) -> list[int]:
+            fresh = [self._store(draft, now) for draft in new]
+            drafts.extend(new)
+            stored.extend(fresh)
+            return [each.sequence for each in fresh]
 
-        outcomes = append_once(entries, whole, self._keys, store)
+        outcomes = append_once(entries, whole, self._keys, store, batch)
         self._keys.forget()
         self._tell(drafts, stored)
         return outcomes
@@ -175,11 +181,10 @@ class MemoryLog:
         return self._streams[stream].clear()
 
     def _tell(self, drafts: Sequence[Draft], stored: Sequence[Notification]) -> None:
-        added: dict[str, list[Notification]] = {}
-        for draft, notification in zip(drafts, stored, strict=True):
-            added.setdefault(draft.stream, []).append(notification)
-        for stream, notifications in added.items():
-            self._followers.tell(stream, notifications)
+        for stream in dict.fromkeys([draft.stream for draft in drafts]):
+            if self._followers.any(stream):
+                pairs = zip(drafts, stored, strict=True)
+                self._followers.tell(stream, [one for draft, one in pairs if draft.stream == stream])
 
     def _check_open(self) -> None:
         if not self._open:
@@ -188,7 +193,7 @@ class MemoryLog:
     def _stream(self, name: str) -> _Stream:
         return self._streams.get(name, _NEVER_USED)
 
-    def _store(self, draft: Draft) -> Notification:
+    def _store(self, draft: Draft, now: int) -> Notification:
         stream = self._streams.get(draft.stream)
         if stream is None:
             stream = self._streams[draft.stream] = _Stream()
@@ -199,7 +204,7 @@ class MemoryLog:
         if topic is None:
             self._make_room()
             topic = deque()
-        notification = stream.add(draft, self._clock())
+        notification = stream.add(draft, now)
         self._accepted += 1
         topic.append(_Place(self._accepted, notification.sequence))
         self._topics[key] = topic
@@ -235,7 +240,17 @@ class _Keys:
 
     def add(self, key: Key, sequence: int) -> None:
         self._known.pop(key.name, None)
-        self._known[key.name] = _Remembered(key.content, sequence, self._clock())
+        self._known[key.name] = _Remembered(key.content, sequence, b"", self._clock())
+
+    def get_batch(self, name: bytes) -> KnownBatch | None:
+        if self.get(name) is None:
+            return None
+        found = self._known[name]
+        return KnownBatch(found.content, dict(unpack_places(found.places)))
+
+    def add_batch(self, name: bytes, known: KnownBatch) -> None:
+        self._known.pop(name, None)
+        self._known[name] = _Remembered(known.content, 0, pack_places(known.sequences), self._clock())
 
     def forget(self) -> None:
         horizon = self._clock() - self._retention
@@ -248,6 +263,7 @@ class _Remembered(msgspec.Struct, frozen=True, gc=False):
 
     content: bytes
     sequence: int
+    places: bytes  # of a batch, instead of a sequence
     time: int
 
 

@@ -88,9 +88,15 @@ class Renderer:
 
     def _join_columns(self, before: bytes, after: bytes, run: Run) -> bytes:
         """All events at once: every part goes to its places in one long list, whole columns at a time."""
-        texts = {time: event_time(int(time)).encode() for time in set(run.times)}
+        if not len(run):
+            return b""
+        begin = before + self._start
+        # What lies between the last sequence of one event and the identifier of the next differs by the time only.
+        ends = {
+            time: self._after_sequence + event_time(int(time)).encode() + self._end + after for time in set(run.times)
+        }
+        between = {time: end + begin for time, end in ends.items()}
         columns: tuple[bytes | Sequence[bytes], ...] = (
-            before + self._start,
             run.identifiers,
             b',"payload":',
             run.payloads,
@@ -98,11 +104,10 @@ class Renderer:
             run.sequences,
             self._after_id,
             run.sequences,
-            self._after_sequence,
-            [texts[time] for time in run.times],
-            self._end + after,
+            [between[time] for time in run.times],
         )
-        parts = [b""] * (len(columns) * len(run))
-        for place, column in enumerate(columns):
+        parts = [begin, *[b""] * (len(columns) * len(run))]
+        for place, column in enumerate(columns, 1):
             parts[place :: len(columns)] = [column] * len(run) if isinstance(column, bytes) else column
+        parts[-1] = ends[run.times[-1]]
         return b"".join(parts)

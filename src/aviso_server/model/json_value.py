@@ -39,7 +39,9 @@ def deeper_than(body: bytes, limit: int) -> bool:
     Only in a valid one: a string that never ends would be looked for again from each of its quotes.
     """
     # every level takes two brackets and their number bounds the depth: nearly every body passes without a look inside
-    if len(body) <= 2 * limit or body.count(b"[") + body.count(b"{") <= limit:
+    if len(body) <= 2 * limit or (limit > 0 and body.find(b"{", 1) < 0 and body.find(b"[", 1) < 0):
+        return False
+    if body.count(b"[") + body.count(b"{") <= limit:
         return False
     marks = np.frombuffer(_STRING.sub(b"", body), dtype=np.uint8)
     steps = ((marks == ord("[")) | (marks == ord("{"))).astype(np.int8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ __all__ = ["KEY", "Checked", "Checker", "Fault", "fault_of"]
 KEY = "idempotency_key"
 _ENDPOINT = ENDPOINTS["notifications"]
 _MOST_TYPES = 1024  # event types that are remembered while a batch is checked
+_STORED = '{"status":"success","sequence":'
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -31,9 +33,9 @@ class Fault(msgspec.Struct, frozen=True):
     field: str | None
     message: str
 
-    def rendered(self) -> bytes:
+    def rendered(self) -> str:
         """As it stands in the answer."""
-        return msgspec.json.encode({"status": "error", **msgspec.structs.asdict(self)})
+        return msgspec.json.encode({"status": "error", **msgspec.structs.asdict(self)}).decode()
 
 
 class _Type(msgspec.Struct, frozen=True):
@@ -41,8 +43,17 @@ class _Type(msgspec.Struct, frozen=True):
 
     of: EventType | GenericType
     label: str  # in metrics
-    stored: bytes  # what stands in the answer for a notification of this type, twice without its sequence
+    before_id: str  # what stands in the answer between a sequence and the same in the id
     fault: Fault | None
+
+    def stored(self, sequences: Iterable[int]) -> str:
+        """What stands in the answer for notifications that were stored."""
+        between = self.before_id
+        return _STORED + f'"}},{_STORED}'.join([f"{number}{between}{number}" for number in sequences]) + '"}'
+
+    def replayed(self, sequence: int) -> str:
+        """What stands in the answer for one that was stored before."""
+        return f'{_STORED}{sequence}{self.before_id}{sequence}","replayed":true}}'
 
 
 class Checked(msgspec.Struct, frozen=True, gc=False):
@@ -71,12 +82,6 @@ class Checker:
         """The notification, or why it cannot be stored; a Refusal if credentials are needed and there are none."""
         label, key = UNKNOWN, None
         try:
-            if type(members) is dict:
-                if KEY in members:
-                    key = key_text(members.pop(KEY))
-                    self.keyed = True
-            elif isinstance(members, RequestError):
-                raise members
             # most have three members: looking at these here and not in a function is worth a tenth of the time
             if (
                 type(members) is dict
@@ -90,6 +95,11 @@ class Checker:
                 kind = self._types.get(name) or self._find(name)
                 label = kind.label
             else:
+                if isinstance(members, RequestError):
+                    raise members
+                if type(members) is dict and KEY in members:
+                    key = key_text(members.pop(KEY))
+                    self.keyed = True
                 request = read_request(members)
                 kind = self._types.get(request.event_type) or self._find(request.event_type)
                 label = kind.label
@@ -111,7 +121,7 @@ class Checker:
             return fault_of(InvalidRequest(message, field="payload"))
         return Checked(draft, kind, key)
 
-    def failed(self, one: Checked, error: RequestError | LogError) -> bytes:
+    def failed(self, one: Checked, error: RequestError | LogError) -> str:
         """Count a notification that could not be stored; as it stands in the answer."""
         self._counts[one.kind.label, "error"] += 1
         return fault_of(error).rendered()
@@ -127,9 +137,7 @@ class Checker:
                     raise
                 fault = Fault(refusal.members["code"], "event_type", refusal.members["message"])
         label = GENERIC if event_type.generic else event_type.name
-        name_as_json = compact(event_type.name)[:-1].replace(b"%", b"%%")
-        stored = b'{"status":"success","sequence":%%d,"id":%b@%%d"' % name_as_json
-        found = _Type(event_type, label, stored, fault)
+        found = _Type(event_type, label, f',"id":{compact(event_type.name)[:-1].decode()}@', fault)
         if len(self._types) < _MOST_TYPES:
             self._types[name] = found
         return found

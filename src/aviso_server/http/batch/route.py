@@ -19,13 +19,14 @@ from aviso_server.http.body import Receive, header, read_body
 from aviso_server.http.idempotency import HEADER, REPLAYED, Keyring, header_text
 from aviso_server.http.notify import storage_failed
 from aviso_server.http.service import Service
-from aviso_server.log.base import Appended, Key, Keyed, Log
+from aviso_server.log.base import Appended, BatchKey, Keyed, Log
 from aviso_server.model.notification import Draft
 from aviso_server.model.timestamp import SECOND, seconds_text
 
 __all__ = ["notify_many"]
 
 Outcome = Appended | KeyRefused | LogError
+_Keys = tuple[Sequence[Keyed], BatchKey | None]
 
 _ENDPOINT = ENDPOINTS["notifications"]
 _AT_ONCE = 256  # notifications that are checked before others get their turn
@@ -53,8 +54,8 @@ async def notify_many(service: Service, scope: Any, receive: Receive, send: Send
             good = [one for one in checked if isinstance(one, Checked)]
             if whole and len(good) < len(checked):
                 raise _refused(checked)
-            keys = None if batch_key is None and not checker.keyed else _keys(scope, batch_key, checked)
-            outcomes = await _store(service, good, keys, whole, batch_key is not None)
+            keyed = None if batch_key is None and not checker.keyed else _keys(scope, batch_key, checked)
+            outcomes = await _store(service, [one.draft for one in good], keyed, whole)
     except RequestError as error:
         raise refusal_of(error, _ENDPOINT) from None
     except LogError as error:
@@ -72,26 +73,24 @@ async def _check(checker: Checker, items: Sequence[Any]) -> list[Checked | Fault
     return checked
 
 
-def _keys(scope: Any, batch_key: str | None, checked: Sequence[Checked | Fault]) -> list[Key | None]:
-    """The keys of the notifications that can be stored: their own, else those that come from the batch's."""
+def _keys(scope: Any, batch_key: str | None, checked: Sequence[Checked | Fault]) -> _Keys:
+    """The notifications that can be stored with the keys of their own, and the key for those that have none."""
     ring = Keyring(scope)
-    of_batch: list[Key] = []
-    if batch_key is not None:
-        of_batch = ring.of_batch(batch_key, [one.draft if isinstance(one, Checked) else one.message for one in checked])
-    keys: list[Key | None] = []
-    for place, one in enumerate(checked):
-        if isinstance(one, Checked):
-            own = None if one.key is None else ring.of_item(one.key, one.draft)
-            keys.append(own or (of_batch[place] if of_batch else None))
-    return keys
+    entries = [
+        Keyed(one.draft, None if one.key is None else ring.of_item(one.key, one.draft))
+        for one in checked
+        if isinstance(one, Checked)
+    ]
+    if batch_key is None:
+        return entries, None
+    return entries, ring.of_batch(
+        batch_key, [one.draft if isinstance(one, Checked) else one.message for one in checked]
+    )
 
 
-async def _store(
-    service: Service, good: Sequence[Checked], keys: Sequence[Key | None] | None, whole: bool, batch_key: bool
-) -> Sequence[Outcome]:
+async def _store(service: Service, drafts: Sequence[Draft], keyed: _Keys | None, whole: bool) -> Sequence[Outcome]:
     """What became of each; `whole` is all or nothing, and a key of the batch that was used before refuses all."""
     log, traces = service.log, service.traces
-    drafts = [one.draft for one in good]
     streams = sorted({draft.stream for draft in drafts})
     if whole and not await log.indivisible(drafts):
         raise InvalidRequest(
@@ -104,9 +103,9 @@ async def _store(
         nullcontext() if traces is None else traces.commit(", ".join(streams), log.kind),
     ):
         outcomes: Sequence[Outcome]
-        if keys is not None:
-            entries = [Keyed(draft, key) for draft, key in zip(drafts, keys, strict=True)]
-            outcomes = await log.append_keyed(entries, whole or batch_key)
+        if keyed is not None:
+            entries, batch_key = keyed
+            outcomes = await log.append_keyed(entries, whole or batch_key is not None, batch_key)
         elif whole or (len(streams) == 1 and len(drafts) <= _TOGETHER):
             outcomes = [Appended(one.sequence) for one in await log.append_many(drafts)]
         else:
@@ -168,24 +167,16 @@ def _answer(
     service: Service, checker: Checker, checked: Sequence[Checked | Fault], outcomes: Sequence[Outcome], request_id: str
 ) -> tuple[bytes, bool]:
     """The body of the answer, and whether all of it was stored before."""
-    left = iter(outcomes)
     stored: Counter[str] = Counter()
     replayed: Counter[str] = Counter()
-    shown: list[bytes] = []
-    for one in checked:
-        if isinstance(one, Fault):
-            shown.append(one.rendered())
-            continue
-        outcome = next(left)
-        kind = one.kind
-        if not isinstance(outcome, Appended):
-            shown.append(checker.failed(one, outcome))
-        elif outcome.repeated:
-            replayed[kind.label] += 1
-            shown.append(kind.stored % (outcome.sequence, outcome.sequence) + b',"replayed":true}')
-        else:
-            stored[kind.label] += 1
-            shown.append(kind.stored % (outcome.sequence, outcome.sequence) + b"}")
+    sequences = [one.sequence for one in outcomes if isinstance(one, Appended) and not one.repeated]
+    kinds = {id(one.kind): one.kind for one in checked if isinstance(one, Checked)}
+    if len(kinds) == 1 and len(sequences) == len(checked):  # most batches are of one event type, and all is well
+        kind = kinds.popitem()[1]
+        stored[kind.label] = len(sequences)
+        shown = [kind.stored(sequences)]
+    else:
+        shown = _each(checker, checked, outcomes, stored, replayed)
     for label, count in (stored + replayed).items():
         service.tally.notifications[label, "success"] += count
     for label, count in replayed.items():
@@ -202,7 +193,34 @@ def _answer(
             new,
             old,
             refused,
-            b",".join(shown),
+            ",".join(shown).encode(),
         )
     )
     return body, bool(old) and old == len(checked)
+
+
+def _each(
+    checker: Checker,
+    checked: Sequence[Checked | Fault],
+    outcomes: Sequence[Outcome],
+    stored: Counter[str],
+    replayed: Counter[str],
+) -> list[str]:
+    """What stands in the answer for one after the other, counted on the way."""
+    left = iter(outcomes)
+    shown: list[str] = []
+    for one in checked:
+        if isinstance(one, Fault):
+            shown.append(one.rendered())
+            continue
+        outcome = next(left)
+        kind = one.kind
+        if not isinstance(outcome, Appended):
+            shown.append(checker.failed(one, outcome))
+        elif outcome.repeated:
+            replayed[kind.label] += 1
+            shown.append(kind.replayed(outcome.sequence))
+        else:
+            stored[kind.label] += 1
+            shown.append(kind.stored([outcome.sequence]))
+    return shown

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
+from aviso_server.disk import move_into_place
 from aviso_server.errors import LogDamaged, LogUnavailable
 from aviso_server.log.sqlite.files import DATABASE, DirectoryLock, as_log_error, check
 from aviso_server.log.sqlite.stream import load_entries, save_entry
@@ -46,9 +47,8 @@ def back_up(directory: Path, target: Path, progress: Progress | None = None) -> 
         raise LogUnavailable(f"'{target}' exists already; name a file that does not")
     if not target.absolute().parent.is_dir():
         raise LogUnavailable(f"the directory of '{target}' does not exist")
-    began = time.monotonic()
-    draft = _draft(target)
-    try:
+
+    def fill(draft: Path) -> None:
         with closing(
             sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
         ) as reading:
@@ -57,16 +57,8 @@ def back_up(directory: Path, target: Path, progress: Progress | None = None) -> 
             reading.execute("SELECT count(*) FROM catalogue").fetchone()
             _copy(reading, draft, progress)
             reading.execute("COMMIT")
-        check(draft)
-        copied = _described(draft, target, began)
-        _put(draft, target)
-        return copied
-    except sqlite3.Error as error:
-        raise as_log_error(error, "copying") from error
-    except OSError as error:
-        raise LogUnavailable(f"the copy could not be written: {error}") from error
-    finally:
-        _remove(draft)
+
+    return _made(target, fill, "the copy")
 
 
 def restore(source: Path, directory: Path, advance: int = 0, progress: Progress | None = None) -> Copy:
@@ -78,15 +70,8 @@ def restore(source: Path, directory: Path, advance: int = 0, progress: Progress 
         raise LogUnavailable(f"there is no file '{source}'")
     check(source)
     target = directory / DATABASE
-    began = time.monotonic()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LogUnavailable(f"'{directory}' cannot be used: {error}") from error
-    lock = DirectoryLock(directory)
-    lock.acquire()
-    draft = _draft(target)
-    try:
+
+    def fill(draft: Path) -> None:
         _refuse_to_overwrite(target)
         with closing(_open(source)) as reading:
             _copy(reading, draft, progress)
@@ -95,17 +80,36 @@ def restore(source: Path, directory: Path, advance: int = 0, progress: Progress 
                 for entry in load_entries(writing).values():
                     save_entry(writing, msgspec.structs.replace(entry, last=entry.last + advance))
                 writing.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LogUnavailable(f"'{directory}' cannot be used: {error}") from error
+    lock = DirectoryLock(directory)
+    lock.acquire()
+    try:
+        return _made(target, fill, "the log")
+    finally:
+        lock.release()
+
+
+def _made(target: Path, fill: Callable[[Path], None], name: str) -> Copy:
+    """Fill a draft and, if it is sound, put it in its place; nothing is left of one that fails."""
+    began = time.monotonic()
+    draft = target.with_name(f"{target.name}.{os.getpid()}.new")
+    try:
+        fill(draft)
         check(draft)
         copied = _described(draft, target, began)
-        _put(draft, target)
+        _remove(draft, _COMPANIONS)
+        move_into_place(draft, target)
         return copied
     except sqlite3.Error as error:
         raise as_log_error(error, "copying") from error
     except OSError as error:
-        raise LogUnavailable(f"the log could not be written: {error}") from error
+        raise LogUnavailable(f"{name} could not be written: {error}") from error
     finally:
-        _remove(draft)
-        lock.release()
+        _remove(draft, ("", *_COMPANIONS))
 
 
 def _open(file: Path) -> sqlite3.Connection:
@@ -138,25 +142,8 @@ def _described(draft: Path, target: Path, began: float) -> Copy:
     )
 
 
-def _put(draft: Path, target: Path) -> None:
-    for companion in _COMPANIONS:
-        draft.with_name(draft.name + companion).unlink(missing_ok=True)
-    with draft.open("rb+") as written:
-        os.fsync(written.fileno())
-    draft.rename(target)
-    directory = os.open(target.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _draft(target: Path) -> Path:
-    return target.with_name(f"{target.name}.{os.getpid()}.new")
-
-
-def _remove(draft: Path) -> None:
-    for end in ("", *_COMPANIONS):
+def _remove(draft: Path, ends: Iterable[str]) -> None:
+    for end in ends:
         draft.with_name(draft.name + end).unlink(missing_ok=True)
 
 

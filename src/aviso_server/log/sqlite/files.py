@@ -12,9 +12,20 @@ import os
 import sqlite3
 from pathlib import Path
 
+from aviso_server.disk import move_into_place
 from aviso_server.errors import LogDamaged, LogError, LogInUse, LogUnavailable
 
-__all__ = ["DATABASE", "DirectoryLock", "as_log_error", "check", "connect", "make_room_ahead", "prepare"]
+__all__ = [
+    "DATABASE",
+    "Ahead",
+    "DirectoryLock",
+    "as_log_error",
+    "check",
+    "connect",
+    "connect_unforced",
+    "make_room_ahead",
+    "prepare",
+]
 
 DATABASE = "log.sqlite"
 LOCK = "lock"
@@ -79,11 +90,33 @@ class DirectoryLock:
             self._descriptor = None
 
 
+class Ahead:
+    """The file that commits go to before they go into the database; exists once a connection has read something."""
+
+    def __init__(self, file: Path) -> None:
+        self._descriptor = os.open(_ahead_of(file), os.O_RDWR | os.O_CLOEXEC)
+
+    def force(self) -> None:
+        """Return when all that was committed is on disk; OSError if that cannot be said. Blocks."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+
 def connect(file: Path) -> sqlite3.Connection:
     """A connection to a prepared database, in autocommit mode, with every commit forced to disk."""
     connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=512)
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute(f"PRAGMA wal_autocheckpoint={_MOST_PAGES_AHEAD}")
+    return connection
+
+
+def connect_unforced(file: Path) -> sqlite3.Connection:
+    """The same, but whoever commits has to force it to disk with `Ahead`."""
+    connection = connect(file)
+    connection.execute("PRAGMA synchronous=NORMAL")
     return connection
 
 
@@ -93,9 +126,8 @@ def make_room_ahead(file: Path) -> None:
     Forcing bytes to disk takes half as long, and seldom very long, where the file need not grow. Zeros are no valid
     frame to SQLite, which overwrites them. A disk without room for it is no reason not to start.
     """
-    ahead = file.with_name(f"{file.name}-wal")
     room = PAGES_AHEAD * (PAGE_SIZE + _FRAME_HEADER)
-    with contextlib.suppress(OSError), ahead.open("r+b") as stream:
+    with contextlib.suppress(OSError), _ahead_of(file).open("r+b") as stream:
         missing = room - stream.seek(0, os.SEEK_END)
         if missing > 0:
             stream.write(bytes(missing))
@@ -106,7 +138,7 @@ def make_room_ahead(file: Path) -> None:
 def prepare(directory: Path) -> Path:
     """Check the database of this directory, or make a new one if there is none; return its path."""
     file = directory / DATABASE
-    ahead = file.with_name(f"{DATABASE}-wal")
+    ahead = _ahead_of(file)
     written_ahead = ahead.exists() and ahead.stat().st_size > 0
     if file.exists():
         check(file)
@@ -122,7 +154,7 @@ def prepare(directory: Path) -> Path:
 
 def check(file: Path) -> None:
     """Raise LogDamaged unless the file is a log of ours and sound; nothing is changed."""
-    ahead = file.with_name(f"{file.name}-wal")
+    ahead = _ahead_of(file)
     _check_header(file)
     _check_content(file, ahead.exists() and ahead.stat().st_size > 0)
 
@@ -133,6 +165,10 @@ def as_log_error(error: Exception, doing: str) -> LogError:
     if code is not None and code & 0xFF in _BROKEN:
         return LogDamaged(f"the log's database is broken, {doing} failed: {error}; restore it from a copy")
     return LogUnavailable(f"the log's database cannot be used now, {doing} failed: {error}")
+
+
+def _ahead_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}-wal")
 
 
 def _check_header(file: Path) -> None:
@@ -183,12 +219,7 @@ def _create(file: Path) -> None:
         connection.execute(CATALOGUE)
     finally:
         connection.close()
-    draft.replace(file)
-    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    move_into_place(draft, file)
 
 
 def _damaged(file: Path, reason: str) -> LogDamaged:

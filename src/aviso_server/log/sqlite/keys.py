@@ -1,21 +1,22 @@
 """The keys of a sqlite log: a table that is written in the same transaction as the notifications.
 
 Rows stand in the order of their times, so the oldest are found without an index. Each transaction that adds keys
-removes a few more than it adds, if they are due.
+removes a few more than it adds, if they are due. The key of a batch is one row: its name is shorter than the others,
+and in the place of a sequence it has a blob with the sequences of all places.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from aviso_server.errors import KeyRefused
-from aviso_server.log.base import Appended, Key, Keyed, KeyPolicy
-from aviso_server.log.keys import Known, append_once
+from aviso_server.log.base import Appended, BatchKey, Key, Keyed, KeyPolicy
+from aviso_server.log.keys import Known, KnownBatch, append_once, pack_places, unpack_places
 from aviso_server.model.notification import Draft
 
 __all__ = ["KeyTable", "KeyedAppend"]
@@ -38,6 +39,7 @@ class KeyedAppend(msgspec.Struct, gc=False):
 
     entries: Sequence[Keyed]
     whole: bool
+    batch: BatchKey | None
     future: asyncio.Future[Any]
 
 
@@ -45,15 +47,17 @@ class KeyTable:
     """The keys while a transaction is open; `work` is everything in it that has keys."""
 
     def __init__(
-        self, connection: sqlite3.Connection, work: Iterable[KeyedAppend], policy: KeyPolicy, now: int
+        self, connection: sqlite3.Connection, work: Sequence[KeyedAppend], policy: KeyPolicy, now: int
     ) -> None:
         self._connection = connection
         self._policy = policy
         self._now = now
-        self._added: list[tuple[Key, int]] = []
+        self._added: list[tuple[bytes, bytes, int | bytes]] = []  # name, content, and where it is
         connection.execute(_TABLE)
-        names = [entry.key.name for one in work for entry in one.entries if entry.key is not None]
+        names = [one.batch.name for one in work if one.batch is not None]
+        names += [entry.key.name for one in work for entry in one.entries if entry.key is not None]
         self._known: dict[bytes, Known] = {}
+        self._batches: dict[bytes, KnownBatch] = {}
         for start in range(0, len(names), _AT_ONCE):
             run = names[start : start + _AT_ONCE]
             marks = ",".join("?" * _padded(len(run)))
@@ -61,7 +65,11 @@ class KeyTable:
                 f"SELECT name, content, sequence FROM keys WHERE time >= ? AND name IN ({marks})",
                 [now - policy.retention_ns, *run, *[None] * (_padded(len(run)) - len(run))],
             )
-            self._known |= {name: Known(content, sequence) for name, content, sequence in rows}
+            for name, content, place in rows:
+                if isinstance(place, bytes):
+                    self._batches[name] = KnownBatch(content, dict(unpack_places(place)))
+                else:
+                    self._known[name] = Known(content, place)
 
     def get(self, name: bytes) -> Known | None:
         """What was stored under this name."""
@@ -70,12 +78,23 @@ class KeyTable:
     def add(self, key: Key, sequence: int) -> None:
         """This was stored just now; `save` brings it into the table."""
         self._known[key.name] = Known(key.content, sequence)
-        self._added.append((key, sequence))
+        self._added.append((key.name, key.content, sequence))
 
-    def append(self, one: KeyedAppend, store: Callable[[Draft], int]) -> list[Appended | KeyRefused] | KeyRefused:
+    def get_batch(self, name: bytes) -> KnownBatch | None:
+        """What was stored under this name of a batch."""
+        return self._batches.get(name)
+
+    def add_batch(self, name: bytes, known: KnownBatch) -> None:
+        """This was stored just now, or some of it earlier; `save` brings it into the table."""
+        self._batches[name] = known
+        self._added.append((name, known.content, pack_places(known.sequences)))
+
+    def append(
+        self, one: KeyedAppend, store: Callable[[Sequence[Draft]], Sequence[int]]
+    ) -> list[Appended | KeyRefused] | KeyRefused:
         """The answer to a piece of work."""
         try:
-            return append_once(one.entries, one.whole, self, store)
+            return append_once(one.entries, one.whole, self, store, one.batch)
         except KeyRefused as error:
             return error
 
@@ -86,8 +105,8 @@ class KeyTable:
         for start in range(0, len(self._added), _AT_ONCE):
             run = self._added[start : start + _AT_ONCE]
             values: list[object] = []
-            for key, sequence in run:
-                values += (key.name, key.content, sequence, self._now)
+            for each in run:
+                values += (*each, self._now)
             rows = _padded(len(run))
             values += (None,) * (4 * (rows - len(run)))
             # a key that was forgotten, but whose row is still there, is replaced

@@ -1,8 +1,9 @@
 """The default log: one SQLite database in a directory, durable, embedded, nothing to install.
 
-`append` returns after the commit is on disk (WAL, synchronous=FULL). Each stream has a table with its sequence as
-primary key; the catalogue keeps the numbering, which survives wipes, restarts and crashes. `storage_policy.compression`
-is accepted and changes nothing here: rows are stored as they are, so that reading them costs little.
+`append` returns after the commit is on disk: in the write-ahead file, which a thread forces there. Each stream has a
+table with its sequence as primary key; the catalogue keeps the numbering, which survives wipes, restarts and crashes.
+`storage_policy.compression` is accepted and changes nothing here: rows are stored as they are, so that reading them
+costs little.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from aviso_server.log.base import (
     COMMIT_SIZES,
     Appended,
     Batch,
+    BatchKey,
     Follower,
     Keyed,
     KeyPolicy,
@@ -33,11 +35,11 @@ from aviso_server.log.base import (
     Subscription,
 )
 from aviso_server.log.followers import Followers
+from aviso_server.log.retention import PATIENCE, Archived
 from aviso_server.log.sqlite.checkpoints import Checkpoints
-from aviso_server.log.sqlite.files import DirectoryLock, as_log_error, connect, make_room_ahead, prepare
+from aviso_server.log.sqlite.files import Ahead, DirectoryLock, as_log_error, connect_unforced, make_room_ahead, prepare
 from aviso_server.log.sqlite.keys import KeyedAppend
 from aviso_server.log.sqlite.reader import Reader
-from aviso_server.log.sqlite.retention import PATIENCE, Archived
 from aviso_server.log.sqlite.stream import Entry, load_entries
 from aviso_server.log.sqlite.work import Advance, Append, Outcome, Remove, Wipe, Work
 from aviso_server.log.sqlite.writer import Writer
@@ -74,6 +76,7 @@ class SqliteLog:
         self._lock = DirectoryLock(path)
         self._followers = Followers()
         self._entries: dict[str, Entry] = {}
+        self._known: dict[str, int] = {}  # the transactions that the entries are from
         self._trimmed: dict[str, int] = {}  # what readers have seen of retention; the writer's word may come later
         self._gathered: list[Work] = []
         self._handed_over = 0  # so many are with the writer's thread
@@ -134,12 +137,14 @@ class SqliteLog:
         notifications: Sequence[Notification] = await future
         return notifications
 
-    async def append_keyed(self, entries: Sequence[Keyed], whole: bool) -> Sequence[Appended | KeyRefused]:
+    async def append_keyed(
+        self, entries: Sequence[Keyed], whole: bool, batch: BatchKey | None = None
+    ) -> Sequence[Appended | KeyRefused]:
         """Store what was not stored under its key before, in one commit with the keys, all or none."""
         if not entries:
             return []
         future = self._promise(len(entries))
-        self._submit(KeyedAppend(tuple(entries), whole, future))
+        self._submit(KeyedAppend(tuple(entries), whole, batch, future))
         outcomes: Sequence[Appended | KeyRefused] | KeyRefused = await future
         if isinstance(outcomes, KeyRefused):
             raise outcomes
@@ -235,9 +240,10 @@ class SqliteLog:
         return opened.loop.create_future()
 
     def _submit(self, work: Work) -> None:
-        # What one turn of the event loop brings is committed together.
+        # What one turn of the event loop brings, and what comes while the last commit is on its way to the disk, is
+        # committed together.
         assert self._opened is not None  # _promise has looked
-        if not self._gathered:
+        if not self._gathered and not self._handed_over:
             self._opened.loop.call_soon(self._hand_over)
         self._gathered.append(work)
 
@@ -245,20 +251,29 @@ class SqliteLog:
         if not self._gathered or self._opened is None:
             return
         gathered, self._gathered = self._gathered, []
-        outcomes = () if self._handed_over else self._opened.writer.commit_now(gathered)
-        for outcome in outcomes:
-            self._arrived(outcome)
+        outcomes = None if self._handed_over else self._opened.writer.write_now(gathered)
         if not outcomes:
             self._handed_over += len(gathered)
-            self._opened.writer.put(gathered)
+            if outcomes is None:
+                self._opened.writer.put(gathered)
+            return
+        for outcome in outcomes:
+            self._arrived(outcome)
 
-    def _came_back(self, outcome: Outcome) -> None:
-        self._handed_over -= len(outcome.answers)
-        self._arrived(outcome)
+    def _came_back(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            self._handed_over -= len(outcome.answers)
+            self._arrived(outcome)
+        if self._gathered and not self._handed_over and self._opened is not None:
+            self._opened.loop.call_soon(self._hand_over)
 
     def _arrived(self, outcome: Outcome) -> None:
         """Runs in the event loop after each transaction: followers first, then the publishers."""
-        self._entries.update(outcome.entries)
+        for stream, entry in outcome.entries.items():
+            # what retention did comes by way of the thread and may be overtaken
+            if outcome.number > self._known.get(stream, 0):
+                self._known[stream] = outcome.number
+                self._entries[stream] = entry
         for stream, notifications in outcome.added:
             self._followers.tell(stream, notifications)
         if outcome.drafts:
@@ -285,20 +300,23 @@ class SqliteLog:
         except OSError as error:
             raise as_log_error(error, "opening") from error
         connection: sqlite3.Connection | None = None
+        ahead: Ahead | None = None
         try:
             self._lock.acquire()
             file = prepare(self._path)
-            connection = connect(file)
+            connection = connect_unforced(file)
+            entries = load_entries(connection)
+            ahead = Ahead(file)
             checkpoints = Checkpoints(file)
 
-            def deliver(outcome: Outcome) -> None:
+            def deliver(outcomes: Sequence[Outcome]) -> None:
                 # A loop that was closed over an open log has nobody left to tell.
                 with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(self._came_back, outcome)
+                    loop.call_soon_threadsafe(self._came_back, outcomes)
 
             writer = Writer(
                 connection,
-                load_entries(connection),
+                entries,
                 self._policies,
                 self._clock,
                 deliver,
@@ -306,14 +324,17 @@ class SqliteLog:
                 self._archived,
                 self._patience,
                 checkpoints,
+                ahead.force,
             )
             self._entries = writer.apply_policies()
             make_room_ahead(file)
             reader = Reader(file)
             checkpoints.start()
             writer.start()
-            return _Opened(loop, connection, writer, reader, checkpoints)
+            return _Opened(loop, connection, writer, reader, checkpoints, ahead)
         except BaseException as error:
+            if ahead is not None:
+                ahead.close()
             if connection is not None:
                 connection.close()
             self._lock.release()
@@ -329,6 +350,7 @@ class SqliteLog:
         with contextlib.suppress(sqlite3.Error):
             opened.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         opened.connection.close()
+        opened.ahead.close()
         self._lock.release()
 
 
@@ -342,10 +364,12 @@ class _Opened:
         writer: Writer,
         reader: Reader,
         checkpoints: Checkpoints,
+        ahead: Ahead,
     ) -> None:
         self.loop = loop
         self.connection = connection
         self.checkpoints = checkpoints
+        self.ahead = ahead
         self.writer = writer
         self.reader = reader
         self.closing = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
 
 import msgspec
 
@@ -25,10 +27,12 @@ __all__ = [
 
 KEEP_ALL = StoragePolicy()
 PACKED_BOX = struct.Struct("<4d")
+ROWS_PER_INSERT = 1024
 # JSON goes in as bytes and is kept as text: SQLite joins text without copying it first.
-_PLAIN = ("sequence, time, size, topic, identifier, payload", "(?,?,?,?,CAST(? AS TEXT),CAST(? AS TEXT))")
-_BOXED = (f"{_PLAIN[0]}, min_lat, min_lon, max_lat, max_lon, box", f"{_PLAIN[1][:-1]},?,?,?,?,?)")
-ROWS_PER_INSERT = 256
+_PLAIN = ("size, topic, identifier, payload", "?,?,CAST(? AS TEXT),CAST(? AS TEXT)")
+_BOXED = (f"{_PLAIN[0]}, min_lat, min_lon, max_lat, max_lon, box", f"{_PLAIN[1]},?,?,?,?,?")
+_NO_BOX = (None,) * 5
+_STATEMENTS = 256  # texts that are remembered; the longest has some forty thousand characters
 _HIGHEST = 2**63 - 1
 
 
@@ -139,6 +143,17 @@ class StreamTable:
         self._waiting.append(notification)
         return notification
 
+    def add_all(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
+        """Number drafts that are all of this stream; `flush` brings them into the table."""
+        time = self._time
+        added = [
+            Notification(sequence, time, draft.topic, draft.identifier, draft.payload, draft.box)
+            for sequence, draft in enumerate(drafts, self.last + 1)
+        ]
+        self.last += len(added)
+        self._waiting += added
+        return added
+
     def flush(self) -> None:
         """Insert what was added and remove what the policy does not keep beside it."""
         if not self._waiting:
@@ -240,29 +255,29 @@ class StreamTable:
         return entry
 
     def _insert(self, notifications: Sequence[Notification]) -> None:
-        boxed = any(notification.box is not None for notification in notifications)
-        columns, row = _BOXED if boxed else _PLAIN
+        """Insert notifications whose sequences follow each other without a gap."""
+        boxed = any(one.box is not None for one in notifications)
         for start in range(0, len(notifications), ROWS_PER_INSERT):
             run = notifications[start : start + ROWS_PER_INSERT]
-            values: list[object] = []
-            for one in run:
-                size = len(one.topic.encode()) + len(one.identifier) + len(one.payload)
-                self.bytes += size
-                if size > self.largest:
-                    self.largest = size
-                values += (one.sequence, one.time, size, one.topic, one.identifier, one.payload)
-                if boxed:
-                    values += (None,) * 5 if one.box is None else (*one.box, PACKED_BOX.pack(*one.box))
-            # All rows in one statement: SQLite lets go of Python's lock several times per statement, and beside a busy
-            # event loop each time may cost milliseconds. Empty rows fill it up to a power of two, so that there are
-            # few different statements to prepare.
-            rows = 1 << (len(run) - 1).bit_length()
-            values += (None,) * (row.count("?") * (rows - len(run)))
-            self._connection.execute(
-                f"INSERT INTO {self._table} ({columns}) SELECT * FROM (VALUES {','.join([row] * rows)}) "
-                "WHERE column1 IS NOT NULL",
-                values,
-            )
+            topics = [one.topic for one in run]
+            identifiers = [one.identifier for one in run]
+            payloads = [one.payload for one in run]
+            topic_sizes = map(len, topics if "".join(topics).isascii() else [topic.encode() for topic in topics])
+            sizes = list(map(sum, zip(topic_sizes, map(len, identifiers), map(len, payloads), strict=True)))
+            self.bytes += sum(sizes)
+            self.largest = max(self.largest, *sizes)
+            rows = zip(sizes, topics, identifiers, payloads, strict=True)
+            values: list[object] = [run[0].sequence, self._time]
+            if boxed:
+                for row, one in zip(rows, run, strict=True):
+                    values += row
+                    values += _NO_BOX if one.box is None else (*one.box, PACKED_BOX.pack(*one.box))
+            else:
+                values += chain.from_iterable(rows)
+            # Empty rows fill it up to a power of two, so that there are few different statements to prepare.
+            statement, count = _insertion(self._table, 1 << (len(run) - 1).bit_length(), boxed)
+            values += (None,) * (count - len(values))
+            self._connection.execute(statement, values)
         self.count += len(notifications)
         self.boxed = self.boxed or boxed
 
@@ -319,3 +334,19 @@ class StreamTable:
         self.count -= count
         self.bytes -= size
         self._oldest_may_be_gone = True
+
+
+@lru_cache(_STATEMENTS)
+def _insertion(table: str, rows: int, boxed: bool) -> tuple[str, int]:
+    """The statement that inserts up to so many rows, and how many values it takes; rows without a topic are left out.
+
+    All rows are in one statement: SQLite lets go of Python's lock several times per statement, and beside a busy event
+    loop each time may cost milliseconds. Values are handed over under that lock, so what follows from the first two,
+    the sequence of the first row and the time, is not given for each row.
+    """
+    columns, values = _BOXED if boxed else _PLAIN
+    listed = ",".join([f"(?1+{place},?2,{values})" for place in range(rows)])
+    return (
+        f"INSERT INTO {table} (sequence, time, {columns}) SELECT * FROM (VALUES {listed}) WHERE column4 IS NOT NULL",
+        2 + rows * values.count("?"),
+    )

@@ -61,6 +61,7 @@ class Outcome(msgspec.Struct, gc=False):
     answers: list[tuple[asyncio.Future[Any], Any]]
     drafts: int = 0  # so many no longer wait
     error: LogError | None = None  # nothing was stored, all of `answers` get this
+    number: int = 0  # rises from one transaction to the next
 
 
 def failed(work: Sequence[Work], error: LogError) -> Outcome:

@@ -1,7 +1,8 @@
-"""The one thread that writes to a sqlite log, with group commit.
+"""Writing to a sqlite log, with group commit.
 
-Everything that arrived while the last commit ran goes into the next one. A commit is answered with one call into the
-event loop, however many publishers wait for it.
+Everything that arrived while the last commit was on its way to the disk goes into the next one. A small commit is
+written by the event loop itself, which also waits for the disk as long as that is quick. All else is for a thread. It
+then makes one call into the event loop, however many publishers wait for it.
 """
 
 from __future__ import annotations
@@ -16,22 +17,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from aviso_server.errors import LogError
+import msgspec
+
+from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import KeyPolicy, StoragePolicy
+from aviso_server.log.retention import PATIENCE, Archived
 from aviso_server.log.sqlite.checkpoints import Checkpoints
 from aviso_server.log.sqlite.files import as_log_error
 from aviso_server.log.sqlite.keys import KeyedAppend, KeyTable
-from aviso_server.log.sqlite.retention import PATIENCE, Archived, ArchivedRetention
+from aviso_server.log.sqlite.retention import ArchivedRetention
 from aviso_server.log.sqlite.stream import KEEP_ALL, ROWS_PER_INSERT, Entry, StreamTable, create_stream, save_entry
 from aviso_server.log.sqlite.work import Advance, Append, Outcome, Remove, Work, drafts_of, failed, is_small
-from aviso_server.model.notification import Notification
+from aviso_server.model.notification import Draft, Notification
 
 __all__ = ["Writer"]
 
 TRIM_SECONDS = 1.0
 TRIM_ROWS = 20_000  # at most so many leave in one transaction, so that publishers never wait long
 SLOW_COMMIT = 0.005  # seconds that a small commit should not take
-CAUTION = 1.0  # seconds for which commits stay out of the event loop after a slow one
+CAUTION = 1.0  # seconds for which the event loop does not wait for the disk after a slow one
 UNSAVED_ROWS = 20_000  # the catalogue may be behind by, to be counted again after a crash
 
 _logger = logging.getLogger(__name__)
@@ -46,11 +50,12 @@ class Writer:
         entries: Mapping[str, Entry],
         policies: Mapping[str, StoragePolicy],
         clock: Callable[[], int],
-        deliver: Callable[[Outcome], None],
+        deliver: Callable[[Sequence[Outcome]], None],
         keys: KeyPolicy,
         archived: Archived | None = None,
         patience: int = PATIENCE,
         checkpoints: Checkpoints | None = None,
+        force: Callable[[], None] = lambda: None,
     ) -> None:
         self._keys = keys
         self._connection = connection
@@ -64,11 +69,14 @@ class Writer:
             self._retains = self._retention.needed
         self._clock = clock
         self._deliver = deliver
+        self._force = force  # all that was committed to disk; OSError if it may not be there
         self._checkpoints = checkpoints
-        self._queue: queue.SimpleQueue[Sequence[Work] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Sequence[Work] | _Written | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="aviso-log-writer", daemon=True)
         self._writing = threading.Lock()  # whoever uses the connection
         self._slow_until = 0.0
+        self._number = 0  # of the newest transaction
+        self._broken: LogError | None = None  # the disk has lost something that was written, and said so
         self.failing = False  # the last attempt to write failed
 
     def apply_policies(self) -> dict[str, Entry]:
@@ -86,19 +94,24 @@ class Writer:
         """Hand over work; it is done in the order it came."""
         self._queue.put(work)
 
-    def commit_now(self, work: Sequence[Work]) -> Sequence[Outcome]:
-        """Commit this in the thread of the caller, if that takes no longer than to hand it over and to be told.
+    def write_now(self, work: Sequence[Work]) -> Sequence[Outcome] | None:
+        """Write this in the thread of the caller, if that takes no longer than to hand it over and to be told.
 
-        Nothing is done and nothing returned if it is too much for that, if the disk was slow lately, or if the
-        connection is in use: then `put` is the way. Nothing that was put before may still be waiting.
+        None if it would, or if the connection is in use: then `put` is the way, and nothing is done yet. Nothing that
+        was put before may still be waiting. No outcomes if the disk was slow lately: then they come later, as those of
+        `put` do, and it is only the thread that waits for the disk.
         """
         began = time.monotonic()
-        if self.failing or began < self._slow_until or not self._is_one_insert(work) or not is_small(work):
-            return ()
+        if self.failing or not is_small(work) or not self._is_one_insert(work):
+            return None
         if not self._writing.acquire(blocking=False):
-            return ()
+            return None
         try:
-            outcomes = self._outcomes(work)
+            outcomes: Sequence[Outcome] = self._outcomes(work)
+            if began < self._slow_until:
+                self._queue.put(_Written(outcomes))
+                return ()
+            outcomes = self._on_disk(outcomes)
         finally:
             self._writing.release()
         ended = time.monotonic()
@@ -135,16 +148,19 @@ class Writer:
                 batches += [self._queue.get_nowait() for _ in range(self._queue.qsize())]
             except queue.Empty:
                 batches = []
+            outcomes: list[Outcome] = []
             for batch in batches:
                 if batch is None:
                     stopping = True
+                elif isinstance(batch, _Written):
+                    outcomes += batch.outcomes
                 else:
                     work += batch
             if work:
                 with self._writing:
-                    outcomes = self._outcomes(work)
-                for outcome in outcomes:
-                    self._deliver(outcome)
+                    outcomes += self._outcomes(work)
+            if outcomes:
+                self._deliver(self._on_disk(outcomes))
                 if self._checkpoints is not None:
                     self._checkpoints.note_commit()
             if self._checkpoints is not None and self._checkpoints.rest_is_small:
@@ -155,7 +171,29 @@ class Writer:
                     more = self._tidy()
                 due = time.monotonic() + (0.0 if more else TRIM_SECONDS)
 
+    def _on_disk(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """The outcomes once they are on disk, or that they may not be.
+
+        What a disk has failed to take is gone from memory too, so trying again would say nothing. Nothing more is
+        stored then: only a new start finds out what is there.
+        """
+        try:
+            self._force()
+        except OSError as error:
+            self._broken = LogUnavailable(f"the log's disk has failed, nothing is stored until a restart: {error}")
+            self.failing = True
+            _logger.error(
+                "what was published may not be on disk, publishing is refused until the server is started again: %s",
+                error,
+                extra={"event": "backend.sqlite.disk.failed"},
+            )
+        if self._broken is None:
+            return outcomes
+        return [Outcome({}, [], each.answers, each.drafts, self._broken) for each in outcomes]
+
     def _outcomes(self, work: Sequence[Work]) -> list[Outcome]:
+        if self._broken is not None:
+            return [failed(work, self._broken)]
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         try:
             changed, added = self._transact(lambda tables: self._do(tables, work, answers), self._is_one_insert(work))
@@ -168,21 +206,21 @@ class Writer:
             if isinstance(error, sqlite3.DatabaseError):
                 return [failed(work, as_log_error(error, "writing"))]
             return [failed(work, LogError(f"this cannot be stored: {error}"))]
-        return [Outcome(changed, added, answers, drafts_of(work))]
+        return [Outcome(changed, added, answers, drafts_of(work), number=self._number)]
 
     def _do(self, tables: _Tables, work: Sequence[Work], answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
         answers.clear()
         keys: KeyTable | None = None
         for one in work:
             if isinstance(one, Append):
-                stored = [tables.of(draft.stream).add(draft) for draft in one.drafts]
+                stored = tables.add_all(one.drafts)
                 answers.append((one.future, stored[0] if one.single else stored))
                 continue
             if isinstance(one, KeyedAppend):
                 if keys is None:
                     keyed = [each for each in work if isinstance(each, KeyedAppend)]
                     keys = KeyTable(self._connection, keyed, self._keys, self._clock())
-                answer = keys.append(one, lambda draft: tables.of(draft.stream).add(draft).sequence)
+                answer = keys.append(one, lambda drafts: [each.sequence for each in tables.add_all(drafts)])
                 answers.append((one.future, answer))
                 continue
             tables.flush()
@@ -244,6 +282,7 @@ class Writer:
             self.failing = False
             _logger.warning("the log can be written again", extra={"event": "backend.sqlite.write.recovered"})
         self._entries.update(changed)
+        self._number += 1
         return changed, [(name, table.added) for name, table in tables.touched.items() if table.added]
 
     def _roll_back(self) -> None:
@@ -265,6 +304,8 @@ class Writer:
             )
 
     def _tidy(self) -> bool:
+        if self._broken is not None:
+            return False
         before = dict(self._entries)
         more = False
         try:
@@ -275,7 +316,7 @@ class Writer:
             self._note_failure(error)
         changed = {name: entry for name, entry in self._entries.items() if before.get(name) is not entry}
         if changed:
-            self._deliver(Outcome(changed, [], []))
+            self._queue.put(_Written([Outcome(changed, [], [], number=self._number)]))  # after what was written before
         return more
 
     @property
@@ -324,6 +365,12 @@ class Writer:
             table.apply_limits()
 
 
+class _Written(msgspec.Struct, frozen=True, gc=False):
+    """What was written, to be forced to disk."""
+
+    outcomes: Sequence[Outcome]
+
+
 class _Tables:
     """The streams one transaction touches."""
 
@@ -350,6 +397,13 @@ class _Tables:
             table = self._open(entry)
             self._index(entry)
         return table
+
+    def add_all(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
+        """Number drafts, each in its stream."""
+        streams = {draft.stream for draft in drafts}
+        if len(streams) == 1:
+            return self.of(streams.pop()).add_all(drafts)
+        return [self.of(draft.stream).add(draft) for draft in drafts]
 
     def existing(self, stream: str) -> StreamTable | None:
         """The stream's table, or None if it has none."""

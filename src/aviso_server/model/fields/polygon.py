@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from aviso_server.errors import InvalidRequest
+from aviso_server.errors import InvalidRequest, PolygonTooLarge
 from aviso_server.model import geometry
 from aviso_server.model.fields.base import PAIR_SCHEMA, SpatialField
 from aviso_server.model.json_value import identifier_text
@@ -45,4 +45,5 @@ def read_polygon(name: str, value: object, max_vertices: int = geometry.MAX_VERT
             return geometry.polygon_from_pairs(value, max_vertices)
         return geometry.parse_polygon(identifier_text(name, value), max_vertices)
     except geometry.ShapeError as error:
-        raise InvalidRequest(f"field '{name}' must be a valid polygon: {error}", str(error), field=name) from None
+        kind = PolygonTooLarge if isinstance(error, geometry.TooManyVertices) else InvalidRequest
+        raise kind(f"field '{name}' must be a valid polygon: {error}", str(error), field=name) from None

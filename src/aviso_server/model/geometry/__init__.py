@@ -9,7 +9,7 @@ from aviso_server.model.geometry.pairs import (
     point_from_pair,
     polygon_from_pairs,
 )
-from aviso_server.model.geometry.shape import Point, PointCloud, Polygon, ShapeError
+from aviso_server.model.geometry.shape import Point, PointCloud, Polygon, ShapeError, TooManyVertices
 from aviso_server.model.geometry.text import (
     MAX_LAT,
     MAX_LON,
@@ -38,6 +38,7 @@ __all__ = [
     "Polygon",
     "Position",
     "ShapeError",
+    "TooManyVertices",
     "box_text",
     "cloud_touches",
     "contains",

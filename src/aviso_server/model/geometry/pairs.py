@@ -13,6 +13,7 @@ from aviso_server.model.geometry.text import (
     MAX_VERTICES,
     check_range,
     check_ring,
+    check_size,
     is_on_map,
     parse_polygon,
     shown,
@@ -29,8 +30,7 @@ def polygon_from_pairs(value: object, max_vertices: int = MAX_VERTICES) -> Polyg
         raise ShapeError(f"expected an array of [lat, lon] pairs, found {_kind(value)}")
     if not value:
         raise ShapeError("polygon coordinate string is empty; write [[lat, lon], ...]")
-    if len(value) > max_vertices:
-        raise ShapeError(f"polygon has {len(value)} coordinate pairs, maximum is {max_vertices}")
+    check_size(len(value), max_vertices)
     lats, lons = _coordinates(value)
     check_ring(lats, lons)
     return Polygon(lats, lons, box_around(lats, lons))

@@ -12,11 +12,15 @@ import numpy as np
 from aviso_server.model.geometry.runs import Numbers, Runs, runs_of
 from aviso_server.model.notification import Box
 
-__all__ = ["Point", "PointCloud", "Polygon", "ShapeError", "box_around"]
+__all__ = ["Point", "PointCloud", "Polygon", "ShapeError", "TooManyVertices", "box_around"]
 
 
 class ShapeError(ValueError):
     """This is not a shape; the text says why, without naming the field."""
+
+
+class TooManyVertices(ShapeError):
+    """A polygon is larger than allowed; nobody has looked at its vertices."""
 
 
 class Point(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NoReturn
 import msgspec
 
 from aviso_server.model import decimal_text
-from aviso_server.model.geometry.shape import Point, Polygon, ShapeError
+from aviso_server.model.geometry.shape import Point, Polygon, ShapeError, TooManyVertices
 from aviso_server.model.notification import Box
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "box_text",
     "check_range",
     "check_ring",
+    "check_size",
     "is_on_map",
     "parse_box",
     "parse_point",
@@ -60,8 +61,7 @@ def parse_polygon(text: str, max_vertices: int = MAX_VERTICES) -> Polygon:
     count = inner.count(",") + 1
     if count % 2:
         raise ShapeError(f"odd number of values ({count}); each latitude needs a longitude")
-    if count > 2 * max_vertices:
-        raise ShapeError(f"polygon has {count // 2} coordinate pairs, maximum is {max_vertices}")
+    check_size(count // 2, max_vertices)
     values = _numbers(inner)
     lats, lons = values[0::2], values[1::2]
     box = Box(min(lats), min(lons), max(lats), max(lons))
@@ -113,6 +113,12 @@ def check_range(lat: float, lon: float) -> None:
         raise ShapeError(f"latitude {_number_text(lat)} is outside the valid range [-90, 90]")
     if not -MAX_LON <= lon <= MAX_LON:
         raise ShapeError(f"longitude {_number_text(lon)} is outside the valid range [-180, 180]")
+
+
+def check_size(vertices: int, most: int) -> None:
+    """Raise TooManyVertices for a polygon that is too large to be looked at."""
+    if vertices > most:
+        raise TooManyVertices(f"polygon has {vertices} coordinate pairs, maximum is {most}")
 
 
 def check_ring(lats: tuple[float, ...], lons: tuple[float, ...]) -> None:
