@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from tests.harness import Server, StartFailed
-from tests.harness.broker import single
+from tests.harness.broker import ask, single
 from tests.harness.client import JSON, Response, body
 from tests.harness.metrics import scrape, with_metrics
 from tests.harness.tokens import SECRET, bearer, token
@@ -390,7 +390,7 @@ def test_it_stops_with_the_server(archived: Archived) -> None:
 
 
 def test_on_a_broker(tmp_path: Path) -> None:
-    """Retention is the broker's: it removes what is archived, and what only the archive has comes from there."""
+    """The broker removes nothing by itself; the server lets go of what is archived, and history comes from there."""
     with single(tmp_path / "broker") as broker:
         backend: dict[str, Any] = {"kind": "jetstream", "jetstream": {"nats_url": broker.url}}
         schema = {"tide": CONFIG["notification_schema"]["tide"]}
@@ -401,6 +401,8 @@ def test_on_a_broker(tmp_path: Path) -> None:
             archived.settled("tides", 0)
             archived.publish("tide", 50)
             archived.settled("tides", 50)
+            assert ask(broker.url, "STREAM.INFO.TIDES")["config"]["max_msgs"] == -1
+            assert archived.ready()["log_waits"]
             assert archived.sequences("tide") == list(range(1, 151))
             assert archived.delete("tide", 7) == 200
             assert archived.delete("tide", 120) == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -34,6 +35,7 @@ class Proxy:
         self.cut_after: list[int] = []  # how many bytes of each of the next replays get through
         self.lose_answers = 0  # how many of the next answers to a publish do not get through
         self.fail_with: list[int] = []  # statuses that the next publishes are answered with
+        self.stored: Callable[[int], None] = lambda port: None  # called with the publisher's port, before the answer
         self._listening = _Listening(("127.0.0.1", 0), _Handler)
         self._listening.proxy = self
         self._thread = threading.Thread(target=self._listening.serve_forever, args=(0.01,), daemon=True)
@@ -100,6 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             upstream.request(self.command, self.path, body or None, headers)
             answer = upstream.getresponse()
+            if publishing:
+                proxy.stored(self.client_address[1])
             if publishing and proxy.lose_answers:
                 proxy.lose_answers -= 1
                 answer.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib.resources import as_file, files
@@ -12,10 +13,14 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from aviso_server.errors import PipelineError
 from aviso_server.pipeline.java import java_home
 from aviso_server.pipeline.source import register
 
 __all__ = ["has_session", "open_session"]
+
+_JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+_NAMES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
 def has_session() -> bool:
@@ -32,11 +37,11 @@ def open_session(
     `local` (all cores), `local[2]`, a cluster's address, or `sc://host:port` for a Spark Connect server. `settings`
     are Spark's and win over ours. A process can have one session only: if it has one already, that one is returned as
     it is. The Java process ends with this process, even if that is killed.
+
+    Workers run the Python of this process; on a cluster, where it may lie elsewhere, PYSPARK_PYTHON says where.
     """
     if master.startswith("sc://"):
-        session = SparkSession.builder.remote(master).appName(name).getOrCreate()
-        register(session)
-        return session
+        return _connected(master, name)
     running = SparkSession.getActiveSession()
     if running is not None:
         register(running)
@@ -45,7 +50,9 @@ def open_session(
     for place in ("tmp", "warehouse"):
         (folder / place).mkdir(parents=True, exist_ok=True)
     # Workers start the `python3` of the PATH unless they are told otherwise.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    elsewhere = os.environ.get("PYSPARK_PYTHON") if not _is_local(master) else None
+    os.environ["PYSPARK_PYTHON"] = elsewhere or sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["JAVA_HOME"] = str(java_home(folder, os.environ))
     with as_file(files("aviso_server.pipeline") / "log4j2.properties") as logging_file:
         conf = SparkConf(loadDefaults=False)
@@ -59,9 +66,30 @@ def open_session(
     return session
 
 
+def _connected(address: str, name: str) -> SparkSession:
+    """A session of a Spark Connect server. Its workers, its files and its Java are that server's."""
+    try:
+        session = SparkSession.builder.remote(address).appName(name).getOrCreate()
+    except ImportError as error:
+        raise PipelineError(
+            f"{address} is a Spark Connect server, and its client is not installed ({error}): "
+            "pip install 'aviso-server[connect]'"
+        ) from None
+    register(session)
+    return session
+
+
+def _collector(environment: Mapping[str, str]) -> list[str]:
+    """The garbage collector for Java; none if the environment names one, because with two Java does not start."""
+    if any(_NAMES_COLLECTOR.search(environment.get(name, "")) for name in _JAVA_OPTIONS):
+        return []
+    # Pages and columns are large. The usual collector takes a third more of the time to read archived notifications.
+    return ["-XX:+UseParallelGC"]
+
+
 def _settings(folder: Path, master: str, name: str, logging_file: Path) -> dict[str, str]:
-    local = master == "local" or master.startswith("local[")
     java_options = [
+        *_collector(os.environ),
         f"-Dlog4j2.configurationFile={logging_file.as_uri()}",
         f"-Daviso.spark.log={folder / 'spark.log'}",
         f"-Djava.io.tmpdir={folder / 'tmp'}",
@@ -72,13 +100,18 @@ def _settings(folder: Path, master: str, name: str, logging_file: Path) -> dict[
         "spark.master": "local[*]" if master == "local" else master,
         "spark.driver.extraJavaOptions": " ".join(f'"{option}"' for option in java_options),
         "spark.local.dir": str(folder / "tmp"),
-        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.python": os.environ["PYSPARK_PYTHON"],
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    if local:
+    if _is_local(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return settings
+
+
+def _is_local(master: str) -> bool:
+    """True if the workers are on this machine, and no cluster's."""
+    return master == "local" or master.startswith("local[")

@@ -80,7 +80,7 @@ class ArchiveJob:
                 self._follow(stop)
             except Exception as error:  # whatever it is, it may work next time
                 if not self._alive():
-                    raise SparkFailed("Spark's Java process has ended") from None
+                    raise SparkFailed("Spark has ended") from None
                 failures = 1 if self._board.rows > before else failures + 1
                 self._fail(reason(error))
                 stop.wait(pause(failures))
@@ -111,7 +111,7 @@ class ArchiveJob:
                 stop.wait(_POLL)
                 waited += _POLL
                 if not self._alive():
-                    raise SparkFailed("Spark's Java process has ended")
+                    raise SparkFailed("Spark has ended")
                 if waited >= self._task.interval:
                     waited = 0.0
                     self._look()
@@ -162,7 +162,7 @@ class ArchiveJob:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
     def _asked_for(self) -> str:
-        task = msgspec.structs.replace(self._task, offsets=self._board.watermarks())
+        task = msgspec.structs.replace(self._task, root=self._board.root, offsets=self._board.watermarks())
         return msgspec.json.encode(task).decode()
 
     def _store(self, batch: DataFrame, number: int) -> None:

@@ -44,8 +44,11 @@ class Keeper:
     """The owner of one archive in this process; there is at most one per archive."""
 
     def __init__(self, root: str, work: Path, master: str, settings: Mapping[str, str] | None = None) -> None:
-        self.board = Board(root, LOCAL)  # elsewhere: the right storage comes with Spark
+        # Workers of a cluster start elsewhere, so a path of this machine is told in full. If the archive is not on
+        # this machine, the right storage comes with Spark.
+        self.board = Board(str(local_path(root).absolute()) if is_local(root) else root, LOCAL)
         self.deleted = threading.Event()  # set when compaction has something to remove
+        self._root = root  # as people know it
         self._work = work
         self._master = master
         self._settings = {**_SETTINGS, **(settings or {})}
@@ -67,7 +70,7 @@ class Keeper:
         except OSError:
             owner = os.pread(handle, 20, 0).decode(errors="replace").strip() or "unknown"
             os.close(handle)
-            raise PipelineError(f"the archive in {root} is in use by process {owner}") from None
+            raise PipelineError(f"the archive in {self._root} is in use by process {owner}") from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         self._lock = handle
@@ -99,7 +102,10 @@ class Keeper:
         return self._session
 
     def alive(self) -> bool:
-        """False if Spark's Java process is gone."""
+        """False if Spark's Java process is gone, or a Spark Connect server does not know us any more."""
+        session = self._session
+        if session is not None and not hasattr(session, "_jsparkSession"):  # one of Spark Connect
+            return _answers(session)
         process = getattr(SparkContext._gateway, "proc", None)
         return process is None or process.poll() is None
 
@@ -182,6 +188,15 @@ class Keeper:
             carry_out(self.board.root, self.board.storage, repairer, pause)
         except Exception as error:  # the order stays, and the next round may work
             logger.warning("the archive could not be mended: %s", error, extra={"event": "archive.repair.failed"})
+
+
+def _answers(session: SparkSession) -> bool:
+    """True if a Spark Connect server still has the session; one that was started anew has not."""
+    try:
+        # A client that has heard that its session is gone counts as stopped; the server answers it all the same.
+        return not getattr(session, "is_stopped", False) and bool(session.version)
+    except Exception:  # gRPC and Spark have many ways to say so
+        return False
 
 
 def _until(condition: Callable[[], bool], stop: threading.Event) -> None:

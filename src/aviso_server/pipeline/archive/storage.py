@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from aviso_server.disk import move_into_place
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -79,9 +81,7 @@ class LocalStorage:
             shutil.copyfile(local, beside)
             local.unlink()
             local = beside
-        _sync(local)
-        local.replace(target)
-        _sync(target.parent)
+        move_into_place(local, target)
 
     def write(self, path: str, data: bytes) -> None:
         """Make a small file, durably and at once, over what was there."""
@@ -122,12 +122,3 @@ def local_path(path: str) -> Path:
 def joined(folder: str, name: str) -> str:
     """The path of what lies in a folder."""
     return f"{folder.rstrip('/')}/{name}"
-
-
-def _sync(path: Path) -> None:
-    """Return when the disk has it: the log forgets what the archive holds."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
