@@ -38,7 +38,7 @@ AREA = (
 )
 STEP = 77
 WIDE = ["sequence", "time_ns", "topic", "identifier", "payload"]
-WARM_UP = 4  # rounds: Java gets faster as it goes
+WARM_UP = 30.0  # seconds for each replay: Java gets faster as it goes
 TOGETHER = 4
 
 
@@ -71,7 +71,7 @@ def run(bench: Bench, quick: bool) -> list[Row]:
     try:
         found = _archiving(bench, keeper, 50_000 if quick else 500_000)
         files = archived.make(bench.directory / "lake", rows)
-        return found + _replaying(session, bench.directory / "lake", files, rows, 2 if quick else 5)
+        return found + _replaying(session, bench.directory / "lake", files, rows, quick)
     finally:
         keeper.close()
 
@@ -97,7 +97,8 @@ def _task(server: Target, root: str) -> ArchiveTask:
     return ArchiveTask(url=f"http://127.0.0.1:{server.port}", root=root, offsets={}, interval=1.0)
 
 
-def _replaying(session: SparkSession, root: Path, files: list[Path], rows: int, rounds: int) -> list[Row]:
+def _replaying(session: SparkSession, root: Path, files: list[Path], rows: int, quick: bool) -> list[Row]:
+    rounds, warm_up = (2, WARM_UP / 10) if quick else (5, WARM_UP)
     cold = ColdReplay(session, str(root))
     near_the_end = archived.FIRST_TIME + (rows - RECENT + 1) * archived.SPACING
     box = parse_polygon(AREA).box
@@ -126,7 +127,7 @@ def _replaying(session: SparkSession, root: Path, files: list[Path], rows: int, 
     found: list[Row] = []
     limits = {0: 0.5, 1: 0.4}  # of DuckDB's speed
     for number, each in enumerate(asked):
-        results = _side_by_side(cold, files, each, rounds)
+        results = _side_by_side(cold, files, each, rounds, warm_up)
         ours = results["ours"]
         counts = {name: {read.rows for read in reads} for name, reads in results.items()}
         if len(set().union(*counts.values())) != 1:
@@ -155,13 +156,16 @@ def _replaying(session: SparkSession, root: Path, files: list[Path], rows: int, 
     return [*found, *_together(cold, rows), *_memory(cold, rows)]
 
 
-def _side_by_side(cold: ColdReplay, files: list[Path], asked: Asked, rounds: int) -> dict[str, list[Read]]:
+def _side_by_side(
+    cold: ColdReplay, files: list[Path], asked: Asked, rounds: int, warm_up: float
+) -> dict[str, list[Read]]:
     measures: dict[str, Callable[[], Read]] = {
         "ours": lambda: _ours(cold, asked),
         "DuckDB": lambda: _rival(asked, lambda: _duckdb(files, asked)),
         "pyarrow": lambda: _rival(asked, lambda: _pyarrow(files, asked)),
     }
-    for _ in range(WARM_UP):
+    began = time.perf_counter()
+    while time.perf_counter() - began < warm_up:
         measures["ours"]()
     measures["DuckDB"]()
     return alternate(rounds, measures)

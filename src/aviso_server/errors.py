@@ -6,6 +6,7 @@
     │   ├── MalformedRequest     the body is not a request: bad JSON, unknown member, wrong shape
     │   ├── UnknownEventType     strict mode and nobody configured this event type
     │   ├── InvalidRequest       well-formed, but a field, a start point or an area is not acceptable
+    │   │   └── PolygonTooLarge  it has more vertices than the limit allows
     │   └── KeyRefused           nothing can be stored under this idempotency key
     │       ├── KeyReused        it stands for another notification already
     │       └── KeyInDoubt       nobody can tell any more whether its notification was stored
@@ -36,6 +37,7 @@ __all__ = [
     "LogUnavailable",
     "MalformedRequest",
     "PipelineError",
+    "PolygonTooLarge",
     "Problem",
     "Refused",
     "RequestError",
@@ -115,6 +117,10 @@ class UnknownEventType(RequestError):
 
 class InvalidRequest(RequestError):
     """Well-formed, but a field, a start point or an area is not acceptable."""
+
+
+class PolygonTooLarge(InvalidRequest):
+    """A polygon has more vertices than the limit allows."""
 
 
 class KeyRefused(RequestError):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -18,11 +16,11 @@ from types import TracebackType
 from typing import Any
 
 from tests.deploy.rendering import container, environment
-from tests.harness import Client
+from tests.harness import Client, Server
+from tests.harness.broker import wait_until
 
 __all__ = ["Pod", "Service"]
 
-ROOT = Path(__file__).parents[2]
 START_SECONDS = 30
 
 
@@ -35,57 +33,48 @@ class Pod:
         directory.mkdir()
         file = directory / "config.yaml"
         file.write_text(found["ConfigMap"]["data"]["config.yaml"])
-        self._address_file = directory / "address.json"
-        own = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        self._log = (directory / "log").open("wb")
         # The image's entry point is `aviso-server`; where the process listens is the only thing that is asked besides.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "aviso_server", *self._container["args"], "--ready-file", str(self._address_file)],
-            cwd=directory,
-            env={
-                **own,
-                "PYTHONPATH": str(ROOT / "src"),
-                "HOME": str(directory),
-                "AVISOSERVER_CONFIG_FILE": str(file),
-                **environment(found),
-            },
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
+        self._server = Server(
+            file,
+            directory,
+            environment(found),
+            arguments=self._container["args"],
+            inherited={name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
         )
-        self.host, self.port = "", 0
+        self._server.launch()
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+        return self._server.host
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 until it does."""
+        return self._server.port
 
     def wait_until_ready(self) -> None:
         """Wait until the readiness probe succeeds."""
-        deadline = time.monotonic() + START_SECONDS
+        client = self._server.wait_until_listening(START_SECONDS).client
         probe = self._container["readinessProbe"]["httpGet"]["path"]
-        while not self.port or Client(self.host, self.port).request("GET", probe).status != 200:
-            assert self._process.poll() is None, "the pod has ended"
-            assert time.monotonic() < deadline, "the pod is not ready in time"
-            with contextlib.suppress(FileNotFoundError):
-                address = json.loads(self._address_file.read_bytes())
-                self.host, self.port = address["host"], address["port"]
-            time.sleep(0.02)
+        wait_until(lambda: client.request("GET", probe).status == 200, START_SECONDS)
 
     def end(self) -> tuple[int, float]:
         """End it as Kubernetes does; the exit code, and how many seconds of the grace period were left."""
         deadline = time.monotonic() + self._grace
         before = self._container["lifecycle"]["preStop"]["exec"]["command"]
         subprocess.run(before, check=True, timeout=self._grace)
-        self._process.send_signal(signal.SIGTERM)
+        self._server.signal(signal.SIGTERM)
         try:
-            code = self._process.wait(deadline - time.monotonic())
+            code = self._server.wait(deadline - time.monotonic())
         except subprocess.TimeoutExpired:
             self.kill()
             code = -signal.SIGKILL
-        self._log.close()
         return code, deadline - time.monotonic()
 
     def kill(self) -> None:
         """End it at once, if it still runs."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
+        self._server.kill()
 
 
 class Service:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -18,6 +18,7 @@ from typing import IO, Any
 import yaml
 
 from tests.harness.client import Client
+from tests.harness.warm import Forked, nest
 
 __all__ = ["Server", "StartFailed"]
 
@@ -37,7 +38,8 @@ class Server:
     """`aviso-server serve` in its own process, with its own working directory.
 
     `config` is a mapping (written to `config.yaml` in the directory) or the path of a file. The configuration should
-    say `application.port: 0`, so that the process picks a free port and reports it through its ready file.
+    say `application.port: 0`, so that the process picks a free port and reports it through its ready file. The process
+    gets the variables in `environment`, and those in `inherited`: by default all of this process but our own.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class Server:
         directory: Path,
         environment: Mapping[str, str] | None = None,
         open_files: int | None = None,
+        arguments: Sequence[str] = ("serve",),
+        inherited: Mapping[str, str] | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         if isinstance(config, Path):
@@ -56,9 +60,12 @@ class Server:
         self.directory = directory
         self.environment = dict(environment or {})
         self.open_files = open_files  # as many as the system lets the process have; None: as many as this one
+        self._arguments = arguments
+        self._inherited = inherited
+        self._ready = directory / "ready.json"
         self.host = ""
         self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._stdout: list[bytes] = []
         self._stderr: list[bytes] = []
         self._readers: list[threading.Thread] = []
@@ -99,32 +106,31 @@ class Server:
 
     def start(self, timeout: float = 30.0) -> Server:
         """Start the process and return once it listens; raise StartFailed if it ends instead."""
+        self.launch()
+        return self.wait_until_listening(timeout)
+
+    def launch(self) -> None:
+        """Start the process."""
         assert self._process is None, "the server is running already"
-        ready = self.directory / "ready.json"
-        ready.unlink(missing_ok=True)
+        self._ready.unlink(missing_ok=True)
         self._stdout, self._stderr = [], []
-        process = subprocess.Popen(
-            [sys.executable, "-m", "aviso_server", "serve", "--ready-file", str(ready)],
-            cwd=self.directory,
-            env=self._environ(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            preexec_fn=None if self.open_files is None else self._limit_open_files,
-        )
-        self._process = process
+        process = self._process = self._started([*self._arguments, "--ready-file", str(self._ready)])
         # Pipes and not files: a test may limit the size of the files that the process writes.
         self._readers = [_drain(process.stdout, self._stdout), _drain(process.stderr, self._stderr)]
+
+    def wait_until_listening(self, timeout: float = 30.0) -> Server:
+        """Return once the process listens; raise StartFailed if it ends instead."""
+        assert self._process is not None, "the server is not running"
         deadline = time.monotonic() + timeout
-        while not ready.exists():
-            if process.poll() is not None:
+        while not self._ready.exists():
+            if self._process.poll() is not None:
                 code = self.wait()
                 raise StartFailed(code, self.stdout + self.stderr)
             if time.monotonic() > deadline:
                 self.kill()
                 raise TimeoutError(f"the server did not listen within {timeout} s:\n{self.stdout}{self.stderr}")
             time.sleep(0.01)
-        address = json.loads(ready.read_bytes())
+        address = json.loads(self._ready.read_bytes())
         self.host, self.port = address["host"], address["port"]
         return self
 
@@ -167,14 +173,28 @@ class Server:
         self.stop()
         return self.start()
 
+    def _started(self, arguments: list[str]) -> subprocess.Popen[bytes] | Forked:
+        # Python itself reads other variables than ours when it starts.
+        plain = self._inherited is None and all(name.startswith("AVISOSERVER_") for name in self.environment)
+        warm = nest(str(SOURCES)) if plain else None
+        if warm is not None:
+            return warm.fork(arguments, self.directory, self._environ(), self.open_files)
+        return subprocess.Popen(
+            [sys.executable, "-m", "aviso_server", *arguments],
+            cwd=self.directory,
+            env=self._environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=None if self.open_files is None else self._limit_open_files,
+        )
+
     def _limit_open_files(self) -> None:
         assert self.open_files is not None
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.open_files, self.open_files))
 
     def _environ(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("AVISOSERVER_")}
-        for name in ("NATS_TOKEN", "RUST_LOG"):
-            inherited.pop(name, None)
+        inherited = _own_environment() if self._inherited is None else self._inherited
         paths = [str(SOURCES), *filter(None, [inherited.get("PYTHONPATH")])]
         return {
             **inherited,
@@ -184,6 +204,13 @@ class Server:
             "AVISOSERVER_CONFIG_FILE": str(self.config_file),
             **self.environment,
         }
+
+
+def _own_environment() -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.upper().startswith("AVISOSERVER_")}
+    for name in ("NATS_TOKEN", "RUST_LOG"):
+        own.pop(name, None)
+    return own
 
 
 def _drain(pipe: IO[bytes] | None, lines: list[bytes]) -> threading.Thread:

@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from aviso_server.disk import move_into_place
 from aviso_server.errors import LogUnavailable
 from aviso_server.model.notification import Notification
 
@@ -142,13 +143,7 @@ class Journal:
         self._handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         for each in self._pending:
             os.write(self._handle, _text(each, False))
-        os.fsync(self._handle)
-        draft.replace(self._file)
-        folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        move_into_place(draft, self._file)
 
     def _append(self, removal: Removal, done: bool) -> None:
         if self._handle is None:

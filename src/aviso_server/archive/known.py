@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aviso_server.delivery.archive import NOTHING, Coverage
+from aviso_server.disk import replace_file
 
 __all__ = ["Known"]
 
@@ -58,7 +59,7 @@ class Known:
         self._coverages, self._complete = dict(coverages), True
         if changed and not self._local:
             try:
-                await asyncio.to_thread(self._remember, self._coverages)
+                await asyncio.to_thread(replace_file, self._memory, msgspec.json.encode(self._coverages))
             except OSError as error:
                 logger.warning(
                     "what the archive holds cannot be noted: %s", error, extra={"event": "archive.files.unreadable"}
@@ -77,9 +78,3 @@ class Known:
             self._coverages, self._complete = found, True
         elif self._memory.exists() and not self._coverages:
             self._coverages = _read(self._memory.read_bytes())
-
-    def _remember(self, coverages: Mapping[str, Coverage]) -> None:
-        draft = self._memory.with_name(f"{self._memory.name}.new")
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(msgspec.json.encode(coverages))
-        draft.replace(self._memory)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -19,10 +19,13 @@ __all__ = [
     "connected",
     "credentials",
     "refusal",
+    "server_options",
     "token_option",
     "url_option",
     "user_option",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -46,8 +49,6 @@ def _check_url(context: click.Context, parameter: click.Parameter, url: str | No
 url_option = click.option(
     "--url", metavar="URL", callback=_check_url, help=f"Address of a running server.  [default: {DEFAULT_URL}]"
 )
-
-
 configured_url_option = click.option(
     "--url", metavar="URL", callback=_check_url, help="Address of a running server.  [default: the configuration's]"
 )
@@ -58,6 +59,11 @@ token_option = click.option(
 user_option = click.option(
     "--user", metavar="NAME:PASSWORD", envvar="AVISO_USER", help="Name and password to show.  [env: AVISO_USER]"
 )
+
+
+def server_options(command: F) -> F:
+    """Which server a command asks, and who is asking: `--url`, `--token`, `--user`."""
+    return url_option(token_option(user_option(command)))
 
 
 def credentials(token: str | None, user: str | None) -> dict[str, str]:

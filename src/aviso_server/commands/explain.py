@@ -11,15 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aviso_server.commands.client import (
-    DEFAULT_URL,
-    connected,
-    credentials,
-    refusal,
-    token_option,
-    url_option,
-    user_option,
-)
+from aviso_server.commands.client import DEFAULT_URL, connected, credentials, refusal, server_options
 from aviso_server.commands.notifications import filter_option, read_identifier
 from aviso_server.commands.output import fail, print_json, printable
 from aviso_server.model.explain import DEFAULT_DAYS, MOST_DAYS
@@ -42,9 +34,7 @@ _MOST_CELLS = 10
     help=f"Try it on what was stored in so many days.  [default: {DEFAULT_DAYS}]",
 )
 @click.option("--notification", metavar="ID", help="Say why this one is kept or dropped, such as mars@42.")
-@url_option
-@token_option
-@user_option
+@server_options
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as one JSON object.")
 def explain(
     event_type: str | None,

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
 from aviso_server.commands.output import printable
 
-__all__ = ["Event", "as_line", "end_option", "filter_option", "read_identifier", "read_limits", "start_option"]
+__all__ = ["Event", "as_line", "filter_option", "history_options", "read_identifier", "read_limits"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _SEQUENCE = re.compile(r"(?:[^@]+@)?([0-9]+)", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
-start_option = click.option(
+_event_type = click.argument("event_type")
+_fields = click.argument("fields", nargs=-1, metavar="[KEY=VALUE]...")
+_start_option = click.option(
     "--from", "start", default="0", metavar="ID|DATE", help="First notification.  [default: the oldest]"
 )
-end_option = click.option("--to", "end", metavar="ID|DATE", help="Last notification, included.  [default: the newest]")
+_end_option = click.option("--to", "end", metavar="ID|DATE", help="Last notification, included.  [default: the newest]")
 filter_option = click.option(
     "--filter", "filter_text", metavar="JSON", help="The identifier to ask for, as a JSON object."
 )
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print each notification as a CloudEvent, one per line."
+)
+
+
+def history_options(command: F) -> F:
+    """What a command prints of the past: EVENT_TYPE, KEY=VALUE, `--from`, `--to`, `--filter`, and how: `--json`."""
+    for option in (_json_option, filter_option, _end_option, _start_option, _fields, _event_type):
+        command = option(command)
+    return command
 
 
 class EventData(msgspec.Struct, frozen=True):

@@ -10,10 +10,12 @@ import msgspec
 
 from aviso_server.errors import Problem
 
-__all__ = ["FAILED", "complain", "fail", "print_json", "printable", "problem_record"]
+__all__ = ["FAILED", "complain", "fail", "json_option", "print_json", "printable", "problem_record"]
 
 FAILED = 1
 """The exit code of a command that found a problem or could not do its work."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 def print_json(value: Any) -> None:

@@ -8,24 +8,8 @@ import click
 import httpx
 import msgspec
 
-from aviso_server.commands.client import (
-    DEFAULT_URL,
-    connected,
-    credentials,
-    refusal,
-    token_option,
-    url_option,
-    user_option,
-)
-from aviso_server.commands.notifications import (
-    Event,
-    as_line,
-    end_option,
-    filter_option,
-    read_identifier,
-    read_limits,
-    start_option,
-)
+from aviso_server.commands.client import DEFAULT_URL, connected, credentials, refusal, server_options
+from aviso_server.commands.notifications import Event, as_line, history_options, read_identifier, read_limits
 from aviso_server.commands.output import fail
 from aviso_server.commands.progress import Progress
 from aviso_server.model.event_stream import Frame, frames
@@ -34,15 +18,8 @@ __all__ = ["replay"]
 
 
 @click.command()
-@click.argument("event_type")
-@click.argument("fields", nargs=-1, metavar="[KEY=VALUE]...")
-@url_option
-@token_option
-@user_option
-@start_option
-@end_option
-@filter_option
-@click.option("--json", "as_json", is_flag=True, help="Print each notification as a CloudEvent, one per line.")
+@server_options
+@history_options
 def replay(
     event_type: str,
     fields: tuple[str, ...],

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aviso_server.commands.client import DEFAULT_URL, connected, refusal, url_option
-from aviso_server.commands.output import FAILED, complain, fail, print_json, printable
+from aviso_server.commands.output import FAILED, complain, fail, json_option, print_json, printable
 from aviso_server.config import load
 from aviso_server.errors import ConfigError
 
@@ -33,7 +33,7 @@ class _Answer(msgspec.Struct, frozen=True):
 @click.argument("event_type", required=False)
 @url_option
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Read a configuration file, ask no server.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def schema(event_type: str | None, url: str | None, file: Path | None, as_json: bool) -> None:
     """Show the event types of a server or of a configuration file.
 

@@ -7,13 +7,13 @@ import platform
 import click
 
 from aviso_server import __version__
-from aviso_server.commands.output import print_json
+from aviso_server.commands.output import json_option, print_json
 
 __all__ = ["version"]
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def version(as_json: bool) -> None:
     """Print the version of this server.
 

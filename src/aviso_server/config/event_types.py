@@ -9,7 +9,7 @@ import msgspec
 
 from aviso_server.config import literals
 from aviso_server.config.lateness import read_lateness, with_notices
-from aviso_server.config.reading import DURATION, SWITCH, read_roles, read_words
+from aviso_server.config.reading import DURATION, SWITCH, read_literal, read_roles, read_section, read_words
 from aviso_server.config.rules import check_names
 from aviso_server.config.settings import Settings, StreamAuth
 from aviso_server.config.tree import Findings, Node
@@ -116,11 +116,8 @@ def _check_bases(section: Node, findings: Findings) -> None:
 
 
 def _policy(entry: Node, key: str, backend: str, findings: Findings) -> StoragePolicy | None:
-    node = entry.find("storage_policy")
+    node = read_section(entry.find("storage_policy"), key, findings)
     if node is None:
-        return None
-    if not isinstance(node.value, dict):
-        findings.refuse(key, f"expected a section with keys of its own, found {node.shape}", "a mapping")
         return None
     if entry.find("topic") is None:
         findings.refuse(key, "needs a topic section in the same event type", "an event type with topic")
@@ -131,10 +128,9 @@ def _policy(entry: Node, key: str, backend: str, findings: Findings) -> StorageP
             continue
         if backend == "in_memory":
             findings.refuse(f"{key}.{name}", "the in_memory backend cannot honour this", "sqlite or jetstream")
-        try:
-            values[field] = parse(member.text if member.text is not None else member.shape)
-        except ValueError as error:
-            findings.refuse(f"{key}.{name}", str(error), accepted)
+        value = read_literal(parse, member, f"{key}.{name}", accepted, findings)
+        if value is not None:
+            values[field] = value
     return StoragePolicy(**values)
 
 
@@ -155,11 +151,8 @@ _POLICY: Mapping[str, tuple[str, Any, str]] = {
 
 
 def _auth(entry: Node, key: str, enabled: bool, findings: Findings) -> StreamAuth | None:
-    node = entry.find("auth")
+    node = read_section(entry.find("auth"), key, findings)
     if node is None:
-        return None
-    if not isinstance(node.value, dict):
-        findings.refuse(key, f"expected a section with keys of its own, found {node.shape}", "a mapping")
         return None
     required = _required(node, f"{key}.required", findings)
     roles: dict[str, Mapping[str, tuple[str, ...]] | None] = {}
@@ -184,12 +177,7 @@ def _required(node: Node, key: str, findings: Findings) -> bool | None:
     member = node.find("required")
     if member is None:
         findings.refuse(key, "must be set when the auth section is there", SWITCH)
-        return None
-    try:
-        return literals.switch(member.text if member.text is not None else member.shape)
-    except ValueError as error:
-        findings.refuse(key, str(error), SWITCH)
-        return None
+    return read_literal(literals.switch, member, key, SWITCH, findings)
 
 
 def _plugins(node: Node, key: str, required: bool | None, findings: Findings) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from aviso_server.config import literals
-from aviso_server.config.reading import DURATION, SWITCH, read_words
+from aviso_server.config.reading import DURATION, SWITCH, read_literal, read_section, read_words
 from aviso_server.config.settings import Settings, StreamAuth
 from aviso_server.config.tree import Findings, Node
 from aviso_server.log.base import StoragePolicy
@@ -24,11 +24,8 @@ _KEPT = 30 * 86_400 * SECOND  # how long the log keeps alarms
 
 def read_lateness(entry: Node, key: str, event_type: EventType | None, findings: Findings) -> Watched | None:
     """What is to be watched of an event type; None if nothing is."""
-    node = entry.find("lateness")
+    node = read_section(entry.find("lateness"), key, findings)
     if node is None:
-        return None
-    if not isinstance(node.value, dict):
-        findings.refuse(key, f"expected a section with keys of its own, found {node.shape}", "a mapping")
         return None
     enabled = _value(node, key, "enabled", findings)
     if enabled is None and not findings.broken(f"{key}.enabled"):
@@ -98,15 +95,8 @@ def _fields(node: Node, key: str, event_type: EventType | None, findings: Findin
 
 
 def _value(node: Node, key: str, name: str, findings: Findings) -> Any:
-    member = node.find(name)
-    if member is None:
-        return None
     parse, accepted = _VALUES[name]
-    try:
-        return parse(member.text if member.text is not None else member.shape)
-    except ValueError as error:
-        findings.refuse(f"{key}.{name}", str(error), accepted)
-        return None
+    return read_literal(parse, node.find(name), f"{key}.{name}", accepted, findings)
 
 
 def _seconds(text: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -13,9 +13,19 @@ from aviso_server.config import literals
 from aviso_server.config.rule import Duration, Text, Whole
 from aviso_server.config.tree import Findings, Node
 
-__all__ = ["DURATION", "SWITCH", "read_roles", "read_struct", "read_value", "read_words"]
+__all__ = [
+    "DURATION",
+    "SWITCH",
+    "read_literal",
+    "read_roles",
+    "read_section",
+    "read_struct",
+    "read_value",
+    "read_words",
+]
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 SWITCH = "true or false"
 DURATION = "digits and one of s, m, h, d, w, above zero, such as 90s or 7d"
@@ -37,15 +47,32 @@ def read_struct(kind: type[T], node: Node, key: str, findings: Findings, skip: f
         full = f"{key}.{field.name}" if key else field.name
         hint = hints[field.name]
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-            if not isinstance(member.value, dict):
-                findings.refuse(full, f"expected a section with keys of its own, found {member.shape}", "a mapping")
-                continue
-            values[field.name] = read_struct(hint, member, full, findings)
+            if read_section(member, full, findings) is not None:
+                values[field.name] = read_struct(hint, member, full, findings)
             continue
         value = read_value(hint, member, full, findings)
         if value is not None:
             values[field.name] = value
     return kind(**values)
+
+
+def read_section(node: Node | None, key: str, findings: Findings) -> Node | None:
+    """The node if it has keys of its own; None if it is not there, or after reporting that it has none."""
+    if node is None or isinstance(node.value, dict):
+        return node
+    findings.refuse(key, f"expected a section with keys of its own, found {node.shape}", "a mapping")
+    return None
+
+
+def read_literal(parse: Callable[[str], V], node: Node | None, key: str, accepted: str, findings: Findings) -> V | None:
+    """What a text stands for; None if it is not there, or after reporting why it stands for nothing."""
+    if node is None:
+        return None
+    try:
+        return parse(node.text if node.text is not None else node.shape)
+    except ValueError as error:
+        findings.refuse(key, str(error), accepted)
+        return None
 
 
 def read_value(hint: Any, node: Node, key: str, findings: Findings) -> Any:

@@ -20,7 +20,7 @@ from aviso_server.http.body import Receive
 from aviso_server.http.explain import explain
 from aviso_server.http.insight import list_insight, one_insight
 from aviso_server.http.metrics.tally import Measured
-from aviso_server.http.notify_once import notify_once
+from aviso_server.http.notify import notify
 from aviso_server.http.refused import log_refusal
 from aviso_server.http.request_id import new_request_id
 from aviso_server.http.service import Service
@@ -63,7 +63,7 @@ async def asyncapi(service: Service, send: Send, request_id: str) -> None:
 
 
 _WHOLE: dict[tuple[str, str], Whole] = {
-    ("POST", "/api/v1/notification"): notify_once,
+    ("POST", "/api/v1/notification"): notify,
     ("POST", "/api/v1/notifications"): notify_many,
     ("POST", "/api/v1/watch"): watch,
     ("POST", "/api/v1/replay"): replay,

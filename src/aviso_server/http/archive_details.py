@@ -8,7 +8,7 @@ from typing import Any
 
 from aviso_server.archive.lake import Lake
 from aviso_server.errors import LogError
-from aviso_server.log.base import Advancing, Log
+from aviso_server.log.base import Log, Waiting
 
 __all__ = ["archive_details"]
 
@@ -34,4 +34,4 @@ async def archive_details(archive: Lake, log: Log) -> dict[str, Any]:
         for stream, each in sorted(streams.items())[:_MOST_STREAMS]
     }
     audit = None if archive.audited is None else archive.audited.describe()
-    return {**details, "streams": shown, "log_waits": isinstance(log, Advancing), "audit": audit}
+    return {**details, "streams": shown, "log_waits": isinstance(log, Waiting), "audit": audit}

@@ -75,7 +75,7 @@ class ExpressPublisher:
         if error is None:
             self._publishes[0].observe(taken)
             counted.end("success")
-            status, body = 200, accepted(service, storing.result(), request_id)
+            status, body = 200, accepted(service, storing.result().topic, request_id)
         else:
             self._publishes[1].observe(taken)
             counted.end("error")

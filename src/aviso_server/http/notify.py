@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 from aviso_server.delivery.hub import GENERIC
 from aviso_server.delivery.outlet import Send
 from aviso_server.errors import LogError, RequestError, UnknownEventType
 from aviso_server.http.answers import ENDPOINTS, JSON, Refusal, refusal_of, respond
-from aviso_server.http.body import Receive, read_body
+from aviso_server.http.body import Receive, header, read_body
+from aviso_server.http.idempotency import HEADER, REPLAYED, Keyring, header_text
 from aviso_server.http.metrics.tally import UNKNOWN, NotificationStatus, Tally
 from aviso_server.http.requests import check_publishable, parse_request
 from aviso_server.http.service import Service
-from aviso_server.http.traces import Traces
-from aviso_server.model.notification import Draft, Notification
+from aviso_server.log.base import Appended, Keyed
+from aviso_server.model.json_value import compact
+from aviso_server.model.notification import Draft
 from aviso_server.model.timestamp import SECOND, seconds_text
 
 __all__ = ["Counted", "accepted", "check", "notify", "storage_failed"]
@@ -25,16 +28,12 @@ _ENDPOINT = ENDPOINTS["notification"]
 
 
 async def notify(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
-    """Store one notification and answer when it is safe."""
+    """Store one notification and answer when it is safe; under an Idempotency-Key once, however often it is sent."""
+    given = header(scope, HEADER)
     body = await read_body(scope, receive, service.settings.limits.max_body_bytes)
     counted = Counted(service.tally)
     try:
-        if service.traces is None:
-            draft = check(service, scope, body, request_id, counted)
-            with service.operations.timed("publish"):
-                stored = await service.log.append(draft)
-        else:
-            stored = await _store_traced(service, service.traces, scope, body, request_id, counted)
+        draft, appended = await _store(service, scope, body, given, request_id, counted)
     except RequestError as error:
         counted.end("rejected" if isinstance(error, UnknownEventType) else "error")
         service.limits.note_invalid(error)
@@ -46,15 +45,23 @@ async def notify(service: Service, scope: Any, receive: Receive, send: Send, req
         counted.end("error")
         raise storage_failed(error, request_id) from None
     counted.end("success")
-    await respond(send, 200, JSON, accepted(service, stored, request_id), request_id, [])
+    answer = accepted(service, draft.topic, request_id)
+    if given is not None:
+        known = counted.event_type in service.catalogue.event_types
+        name = counted.event_type if known else draft.stream
+        place = compact(f"{name}@{appended.sequence}")
+        answer = b'%b,"sequence":%d,"id":%b}' % (answer[:-1], appended.sequence, place)
+    if appended.repeated:
+        service.tally.replayed[counted.event_type] += 1
+    await respond(send, 200, JSON, answer, request_id, [REPLAYED] if appended.repeated else [])
 
 
-def accepted(service: Service, stored: Notification, request_id: str) -> bytes:
+def accepted(service: Service, topic: str, request_id: str) -> bytes:
     """The body of the answer to a publisher whose notification is safe."""
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "notification processed",
-            extra={"event": "api.notification.processed", "request_id": request_id, "topic": stored.topic},
+            extra={"event": "api.notification.processed", "request_id": request_id, "topic": topic},
         )
     return b'{"status":"success","request_id":"%b","processed_at":"%b"}' % (
         request_id.encode(),
@@ -90,15 +97,27 @@ def check(service: Service, scope: Any, body: bytes, request_id: str, counted: C
     return event_type.check(request.identifier, request.payload)
 
 
-async def _store_traced(
-    service: Service, traces: Traces, scope: Any, body: bytes, request_id: str, counted: Counted
-) -> Notification:
-    with traces.publish(scope, request_id):
+async def _store(
+    service: Service, scope: Any, body: bytes, given: bytes | None, request_id: str, counted: Counted
+) -> tuple[Draft, Appended]:
+    """The notification in a body, and where it is now; `given` is its idempotency key."""
+    log, traces = service.log, service.traces
+    with nullcontext() if traces is None else traces.publish(scope, request_id):
         draft = check(service, scope, body, request_id, counted)
-        with service.operations.timed("publish"), traces.commit(draft.stream, service.log.kind):
-            stored = await service.log.append(draft)
-        traces.stored(draft.stream, stored.sequence)
-        return stored
+        key = None if given is None else Keyring(scope).of_item(header_text(given), draft)
+        with (
+            service.operations.timed("publish"),
+            nullcontext() if traces is None else traces.commit(draft.stream, log.kind),
+        ):
+            if key is None:
+                appended = Appended((await log.append(draft)).sequence)
+            else:
+                [outcome] = await log.append_keyed([Keyed(draft, key)], whole=True)
+                assert isinstance(outcome, Appended)  # a refusal of the whole is raised
+                appended = outcome
+        if traces is not None and not appended.repeated:
+            traces.stored(draft.stream, appended.sequence)
+    return draft, appended
 
 
 class Counted:

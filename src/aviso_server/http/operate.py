@@ -8,11 +8,11 @@ from typing import Any
 from aviso_server import __version__
 from aviso_server.delivery.outlet import Send
 from aviso_server.delivery.watcher import Watcher
+from aviso_server.diagnostics import RECENT, RecentRecord
 from aviso_server.errors import LogError
 from aviso_server.http.answers import Refusal, json_answer
 from aviso_server.http.service import Service
 from aviso_server.log.base import Batching, StoragePolicy, StreamState
-from aviso_server.logs import RECENT, RecentRecord
 from aviso_server.model.timestamp import SECOND, event_time
 
 __all__ = ["overview"]

@@ -20,7 +20,7 @@ import msgspec
 import uvicorn
 import uvloop
 
-from aviso_server import __version__, logs
+from aviso_server import __version__, diagnostics
 from aviso_server.config import shown
 from aviso_server.config.settings import Settings
 from aviso_server.errors import LogError
@@ -35,8 +35,8 @@ from aviso_server.http.service import Service
 from aviso_server.http.traces import start_traces
 from aviso_server.log.base import KeyPolicy, Log
 from aviso_server.log.memory import MemoryLog
+from aviso_server.log.retention import Archived
 from aviso_server.log.sqlite.log import SqliteLog
-from aviso_server.log.sqlite.retention import Archived
 
 __all__ = ["make_log", "run"]
 
@@ -64,16 +64,16 @@ def make_log(settings: Settings, archived: Archived | None = None) -> Log:
         given = msgspec.structs.asdict(backend.jetstream)
         options = BrokerOptions(**msgspec.structs.asdict(given.pop("tls")), **given)
         key_orders = {each.base: each.key_order for each in settings.event_types}
-        return JetStreamLog(options, settings.policies, key_orders, keys=keys)
+        return JetStreamLog(options, settings.policies, key_orders, keys=keys, archived=archived)
     return SqliteLog(backend.sqlite.path, settings.policies, keys=keys, archived=archived)
 
 
 def run(settings: Settings, ready_file: Path | None = None) -> int:
     """Serve until told to stop; the exit code of the process."""
     try:
-        logs.configure(settings)
+        diagnostics.configure(settings)
     except ImportError:
-        return _failed("startup.otlp.failed", logs.NOT_INSTALLED)
+        return _failed("startup.otlp.failed", diagnostics.NOT_INSTALLED)
     _log_configuration(settings)
     settings = _within_file_limit(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL)
@@ -87,7 +87,7 @@ def run(settings: Settings, ready_file: Path | None = None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings, listening, ready_file))
     finally:
-        logs.finish()
+        diagnostics.finish()
 
 
 async def _serve(settings: Settings, listening: socket.socket, ready_file: Path | None) -> int:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from aviso_server.config.settings import Deployment, Otlp
-from aviso_server.logs.attributes import resource
-from aviso_server.logs.otlp import counting, endpoint
+from aviso_server.diagnostics.attributes import resource
+from aviso_server.diagnostics.otlp import counting, endpoint
 from aviso_server.model.notification import Notification
 
 __all__ = ["Traces", "start_traces"]

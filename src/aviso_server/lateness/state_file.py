@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from aviso_server.disk import replace_file
 from aviso_server.errors import LogUnavailable
 from aviso_server.model.lateness.judge import Book
 from aviso_server.model.lateness.notice import Notice
@@ -50,25 +51,14 @@ class StateFile:
             return State(), 0
 
     def touch(self, now: int) -> None:
-        """Nothing new, but awake."""
+        """Note that the watch is awake, whether there is something new or not."""
         with contextlib.suppress(OSError):
             os.utime(self._file, (now, now))
 
     def save(self, content: bytes, now: int) -> None:
         """Write a state, encoded; when this returns it survives a power cut."""
-        draft = self._file.with_name("state.json.new")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.utime(draft, (now, now))
-            draft.replace(self._file)
-            folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_file(self._file, content)
         except OSError as error:
             raise LogUnavailable(f"'{self._file}' cannot be written: {error}") from None
+        self.touch(now)

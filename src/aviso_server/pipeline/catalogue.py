@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import httpx
 import msgspec
 
 from aviso_server.errors import InvalidRequest, PipelineError
 from aviso_server.model.definition import build_event_type
 from aviso_server.model.fields import FIELD_TYPES
 from aviso_server.model.schema import EventType, GenericType
-from aviso_server.pipeline.connection import connect, refusal
+from aviso_server.pipeline.connection import ask, connect
 from aviso_server.pipeline.options import Options
 
 __all__ = ["AnyType", "event_types", "fetch_catalogue"]
@@ -31,18 +30,8 @@ class _Answer(msgspec.Struct, frozen=True):
 
 def fetch_catalogue(options: Options) -> dict[str, EventType]:
     """All configured event types of the server, as its schema route describes them."""
-    try:
-        with connect(options) as client:
-            response = client.get("/api/v1/schema")
-    except httpx.HTTPError as error:
-        reason = str(error) or type(error).__name__
-        raise PipelineError(f"no server answers at {options.url}: {reason}") from None
-    if response.status_code != 200:
-        raise refusal(response)
-    try:
-        answer = msgspec.json.decode(response.content, type=_Answer)
-    except msgspec.DecodeError:
-        raise PipelineError(f"what answers at {options.url} is not an aviso server") from None
+    with connect(options) as client:
+        answer = ask(client, "/api/v1/schema", _Answer)
     return {name: _event_type(name, definition) for name, definition in answer.schema.items()}
 
 

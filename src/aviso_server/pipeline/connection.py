@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
 from aviso_server import __version__
-from aviso_server.errors import Refused
+from aviso_server.errors import PipelineError, Refused
 from aviso_server.pipeline.options import Options
 
-__all__ = ["ARROW", "connect", "open_replay", "pause", "refusal"]
+__all__ = ["ARROW", "ask", "connect", "open_replay", "pause", "refusal"]
+
+T = TypeVar("T")
 
 ARROW = "application/vnd.apache.arrow.stream"
 _ACCEPT = f"{ARROW}, text/event-stream;q=0.5"
@@ -38,6 +40,21 @@ def connect(options: Options) -> httpx.Client:
         limits=httpx.Limits(max_connections=max(options.connections, 4)),
         trust_env=urlsplit(options.url).hostname not in _LOOPBACK,
     )
+
+
+def ask(client: httpx.Client, path: str, kind: type[T]) -> T:
+    """What the server says under a path; Refused if it does not want to, PipelineError if it cannot be understood."""
+    try:
+        response = client.get(path)
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise PipelineError(f"no server answers at {client.base_url}: {reason}") from None
+    if response.status_code != 200:
+        raise refusal(response)
+    try:
+        return msgspec.json.decode(response.content, type=kind)
+    except msgspec.DecodeError:
+        raise PipelineError(f"what answers at {client.base_url} is not an aviso server") from None
 
 
 @contextmanager

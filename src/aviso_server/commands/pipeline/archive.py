@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from aviso_server.commands.client import configured_url_option, credentials, token_option, user_option
+from aviso_server.commands.bar import bar
+from aviso_server.commands.client import credentials
 from aviso_server.commands.output import print_json
-from aviso_server.commands.pipeline.place import Place, archive_path_option, config_option, find, kept, spark_option
+from aviso_server.commands.pipeline.place import Place, find, kept, place_options
 
 if TYPE_CHECKING:
     from aviso_server.pipeline.archive.keeper import Keeper
@@ -26,15 +25,10 @@ _SECOND = 1_000_000_000
 
 
 @click.command()
-@config_option
-@configured_url_option
-@archive_path_option
-@spark_option
+@place_options
 @click.option("--once", is_flag=True, help="Archive what there is now and end.")
 @click.option("--interval", type=click.FloatRange(min=0.1), metavar="SECONDS",
               help="Between two looks at the log.  [default: archive.interval]")  # fmt: skip
-@token_option
-@user_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object for every step, and one at the end of --once."
 )
@@ -109,17 +103,16 @@ def _until_stopped(keeper: Keeper, task: ArchiveTask, as_json: bool) -> None:
 @contextmanager
 def _steps(keeper: Keeper, place: Place, as_json: bool) -> Iterator[Callable[[str, int], None]]:
     """Shows how far it is: on a terminal as a bar, with --json as objects."""
-    console = Console(stderr=True)
-    columns = (TextColumn("archiving"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        row = bar.add_task("", total=None)
+    done = 0
+    with bar("archiving") as moved:
 
         def told(stream: str, count: int) -> None:
+            nonlocal done
             ahead = sum(
                 max(0, each.last - keeper.board.watermark(name)) for name, each in keeper.board.log_streams().items()
             )
-            bar.advance(row, count)
-            bar.update(row, total=bar.tasks[0].completed + ahead)
+            done += count
+            moved(done, done + ahead)
             if as_json:
                 print_json({"stream": stream, "sequences": count, "last": keeper.board.watermark(stream)})
 

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from aviso_server.archive.journal import read_removals
-from aviso_server.commands.client import configured_url_option, credentials, token_option, user_option
-from aviso_server.commands.output import FAILED, print_json, printable
+from aviso_server.commands.bar import bar
+from aviso_server.commands.client import credentials
+from aviso_server.commands.output import FAILED, json_option, print_json, printable
 from aviso_server.commands.pipeline.audit_report import print_audit
-from aviso_server.commands.pipeline.place import Place, archive_path_option, config_option, find, spark_option
+from aviso_server.commands.pipeline.place import Place, connection, find, place_options, spark_session
 from aviso_server.errors import AvisoError, PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from aviso_server.pipeline.archive.ranges import Range
-    from aviso_server.pipeline.archive.storage import Storage
     from aviso_server.pipeline.audit.evidence import Removals
     from aviso_server.pipeline.audit.findings import Audit, Verdict
+    from aviso_server.pipeline.audit.log_side import ServerLog
     from aviso_server.pipeline.audit.orders import Outcome
     from aviso_server.pipeline.options import Options
 
@@ -43,13 +42,8 @@ _GLANCE = 0.5
 @click.command()
 @click.argument("streams", nargs=-1, metavar="[STREAM]...")
 @click.option("--repair", is_flag=True, help="Archive anew what is wrong and what the log still has; then audit again.")
-@config_option
-@configured_url_option
-@archive_path_option
-@spark_option
-@token_option
-@user_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@place_options
+@json_option
 def audit(
     streams: tuple[str, ...],
     repair: bool,
@@ -82,7 +76,7 @@ def audit(
     except SystemExit:  # it has been said what is wrong with the configuration
         raise SystemExit(UNCHECKED) from None
     try:
-        with _Auditing(place, streams, token, user) as auditing:
+        with _auditing(place, streams, token, user) as auditing:
             found = auditing.run()
             mended = None
             if repair:
@@ -107,40 +101,43 @@ def _fail(error: AvisoError) -> NoReturn:
     raise SystemExit(UNCHECKED)
 
 
+@contextmanager
+def _auditing(place: Place, streams: tuple[str, ...], token: str | None, user: str | None) -> Iterator[_Auditing]:
+    from aviso_server.pipeline.audit.audit import SETTINGS
+    from aviso_server.pipeline.audit.log_side import ServerLog
+
+    options = connection(place, token, user)
+    server = ServerLog(options, place.settings.event_types)
+    server.streams(streams)  # before Spark starts: a name may be wrong
+    try:
+        with spark_session(place, "aviso-audit", SETTINGS) as session:
+            yield _Auditing(place, streams, options, server, session)
+    finally:
+        shutil.rmtree(place.work, ignore_errors=True)
+
+
 class _Auditing:
     """Spark, the server and the archive for one command."""
 
-    def __init__(self, place: Place, streams: tuple[str, ...], token: str | None, user: str | None) -> None:
+    def __init__(
+        self, place: Place, streams: tuple[str, ...], options: Options, server: ServerLog, session: SparkSession
+    ) -> None:
+        from aviso_server.pipeline.archive.hadoop import storage_of
+
         self._place = place
         self._streams = streams
-        self._options = _options(place, token, user)
-        self._session: SparkSession | None = None
-
-    def __enter__(self) -> _Auditing:
-        from aviso_server.pipeline.archive.hadoop import storage_of
-        from aviso_server.pipeline.audit.log_side import ServerLog
-        from aviso_server.pipeline.session import has_session
-
-        self._server = ServerLog(self._options, self._place.settings.event_types)
-        self._server.streams(self._streams)  # before Spark starts: a name may be wrong
-        self._borrowed = has_session()
-        self._session = _started(self._place)
-        self._storage: Storage = storage_of(self._place.path, self._session)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._session is not None and not self._borrowed:
-            self._session.stop()
-        shutil.rmtree(self._place.work, ignore_errors=True)
+        self._options = options
+        self._server = server
+        self._session = session
+        self._storage = storage_of(place.path, session)
 
     def run(self) -> Audit:
         """Look at everything."""
         from aviso_server.pipeline.audit.audit import Auditor
 
-        assert self._session is not None
         auditor = Auditor(self._session, self._server, self._place.path, self._storage, self._pending)
-        with _bar() as told:
-            return auditor.run(self._streams, told)
+        with bar("auditing") as moved:
+            return auditor.run(self._streams, lambda stream, done, total: moved(done, total, printable(stream)))
 
     def keep(self, found: Audit) -> None:
         """Leave the verdict where the server looks for it."""
@@ -203,41 +200,3 @@ class _Auditing:
             max((each.sequence for each in own if each.kind == "wipe"), default=0),
             tuple(each.sequence for each in own if each.kind == "delete"),
         )
-
-
-def _options(place: Place, token: str | None, user: str | None) -> Options:
-    from aviso_server.pipeline.options import read_options
-
-    given = {"url": place.url}
-    if token:
-        given["token"] = token
-    if user:
-        given["username"], _, given["password"] = user.partition(":")
-    return read_options(given)
-
-
-def _started(place: Place) -> SparkSession:
-    from aviso_server.pipeline.archive.job import reason
-    from aviso_server.pipeline.audit.audit import SETTINGS
-    from aviso_server.pipeline.session import open_session
-
-    try:
-        return open_session(place.work / "spark", place.spark, "aviso-audit", SETTINGS)
-    except PipelineError:
-        raise
-    except Exception as error:  # Spark has many ways to say that Java is gone
-        raise PipelineError(f"Spark does not start: {reason(error)}") from None
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[str, int, int], None]]:
-    """How far it is, on a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("auditing {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        row = bar.add_task("", total=None)
-
-        def told(stream: str, done: int, total: int) -> None:
-            bar.update(row, description=printable(stream), completed=done, total=total)
-
-        yield told

@@ -8,19 +8,17 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from aviso_server.commands.output import print_json
-from aviso_server.commands.pipeline.place import archive_path_option, config_option, find, kept, spark_option
+from aviso_server.commands.output import json_option, print_json
+from aviso_server.commands.pipeline.place import archive_options, find, kept
 
 __all__ = ["compact"]
 
 
 @click.command()
-@config_option
-@archive_path_option
-@spark_option
+@archive_options
 @click.option("--grace", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS",
               help="How long files stay that others have taken the place of; somebody may read them.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def compact(file: Path | None, path: str | None, spark: str | None, grace: float, as_json: bool) -> None:
     """Merge the files of an archive as far as they go, and remove from disk what was deleted.
 

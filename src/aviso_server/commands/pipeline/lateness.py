@@ -11,8 +11,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from aviso_server.commands.output import fail, print_json, printable
-from aviso_server.commands.pipeline.place import Place, archive_path_option, config_option, find, kept, spark_option
+from aviso_server.commands.output import fail, json_option, print_json, printable
+from aviso_server.commands.pipeline.place import Place, archive_options, find, kept
 from aviso_server.model.lateness.rhythm import every_day
 from aviso_server.model.lateness.watched import combination_text
 from aviso_server.model.timestamp import seconds_text
@@ -28,12 +28,10 @@ _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 @click.command()
-@config_option
-@archive_path_option
-@spark_option
+@archive_options
 @click.option("--event-type", metavar="NAME", help="Only this one.  [default: all that the configuration watches]")
 @click.option("--show", is_flag=True, help="Show what was learned last; learn nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def lateness(
     file: Path | None, path: str | None, spark: str | None, event_type: str | None, show: bool, as_json: bool
 ) -> None:

@@ -14,20 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from aviso_server.commands.client import configured_url_option, credentials, token_option, user_option
-from aviso_server.commands.output import fail, print_json, printable
-from aviso_server.commands.pipeline.place import Place, archive_path_option, config_option, find, spark_option
+from aviso_server.commands.bar import bar
+from aviso_server.commands.client import credentials
+from aviso_server.commands.output import fail, json_option, print_json, printable
+from aviso_server.commands.pipeline.place import Place, connection, find, place_options, spark_session
 from aviso_server.commands.pipeline.untouched_log import refuse_history, with_untouched_stream
 from aviso_server.errors import AvisoError, PipelineError, RequestError
 from aviso_server.model.quarantine import FOLDER
 from aviso_server.model.schema import Catalogue, EventType, GenericType
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from aviso_server.pipeline.load.loading import Loading
     from aviso_server.pipeline.load.publish import Published
     from aviso_server.pipeline.options import Options
@@ -47,11 +44,7 @@ _RETRIES = "10"
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILES...")
 @click.option("--event-type", required=True, metavar="NAME", help="What the notifications are.")
-@config_option
-@configured_url_option
-@token_option
-@user_option
-@spark_option
+@place_options
 @click.option("--form", type=click.Choice(["ndjson", "json", "csv", "parquet"]),
               help="What the files are.  [default: by name and content]")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check every row and report; publish nothing.")
@@ -59,11 +52,10 @@ _RETRIES = "10"
 @click.option("--quarantine", type=click.Path(path_type=Path), metavar="FOLDER",
               help="Where refused rows go.  [default: in archive.work_path; none for --dry-run]")  # fmt: skip
 @click.option("--history", is_flag=True, help="Import as the past of a stream that was never published to.")
-@archive_path_option
 @click.option("--batch", type=click.IntRange(1, 100_000), default=1000, show_default=True, metavar="ROWS",
               help="Notifications per request.")  # fmt: skip
 @click.option("--again", is_flag=True, help="Publish rows that were published before once more.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def load(
     files: tuple[str, ...],
     event_type: str,
@@ -111,7 +103,7 @@ def load(
     try:
         if history:
             refuse_history(place.settings)
-        options = None if history or (dry_run and url is None) else _options(place, token, user)
+        options = None if history or (dry_run and url is None) else connection(place, token, user, retries=_RETRIES)
         kind = _kind(place, event_type, options)
         folder = quarantine or (None if dry_run else place.settings.archive.work_path / FOLDER)
         opened = partial(_loading, place, files, form, kind, folder, limit)
@@ -135,17 +127,6 @@ def _fail(error: AvisoError) -> NoReturn:
     fail(str(error))
 
 
-def _options(place: Place, token: str | None, user: str | None) -> Options:
-    from aviso_server.pipeline.options import read_options
-
-    given = {"url": place.url, "retries": _RETRIES}
-    if token:
-        given["token"] = token
-    if user:
-        given["username"], _, given["password"] = user.partition(":")
-    return read_options(given)
-
-
 def _kind(place: Place, name: str, options: Options | None) -> EventType | GenericType:
     """The event type as the server describes it, or the configuration where no server is asked."""
     settings = place.settings
@@ -167,27 +148,12 @@ def _loading(
     from aviso_server.pipeline.load.loading import SETTINGS, Loading
 
     _sweep(place.settings.archive.work_path)
-    session: SparkSession | None = None
     try:
         given = find_inputs(files, sys.stdin.buffer, place.work / "stdin", form)
-        session = _started(place.work / "spark", place.spark, SETTINGS)
-        yield Loading(session, given, kind, place.work / "load", quarantine, limit)
+        with spark_session(place, "aviso-load", SETTINGS) as session:
+            yield Loading(session, given, kind, place.work / "load", quarantine, limit)
     finally:
-        if session is not None:
-            session.stop()
         shutil.rmtree(place.work, ignore_errors=True)
-
-
-def _started(folder: Path, spark: str, settings: dict[str, str]) -> SparkSession:
-    from aviso_server.pipeline.archive.job import reason
-    from aviso_server.pipeline.session import open_session
-
-    try:
-        return open_session(folder, spark, "aviso-load", settings)
-    except PipelineError:
-        raise
-    except Exception as error:  # Spark has many ways to say that Java is gone
-        raise PipelineError(f"Spark does not start: {reason(error)}") from None
 
 
 def _sweep(folder: Path) -> None:
@@ -221,7 +187,7 @@ class _Command:
 
     def check(self, opened: Opened) -> None:
         """Only report."""
-        with opened() as loading, self._told(loading), _bar("checking") as told:
+        with opened() as loading, self._told(loading), bar("checking", at_once=False) as told:
             loading.check(self._latest, told)
 
     def publish(self, opened: Opened, options: Options) -> None:
@@ -235,8 +201,8 @@ class _Command:
         with (
             opened() as loading,
             self._told(loading, result),
-            _bar("checking") as checked,
-            _bar("publishing") as told,
+            bar("checking", at_once=False) as checked,
+            bar("publishing", at_once=False) as told,
         ):
 
             def heard(so_far: Published, total: int) -> None:
@@ -263,8 +229,8 @@ class _Command:
         with (
             opened() as loading,
             self._told(loading, imported=imported),
-            _bar("checking") as checked,
-            _bar("importing") as told,
+            bar("checking", at_once=False) as checked,
+            bar("importing", at_once=False) as told,
         ):
             imported.append(loading.import_history(self._place.path, self._latest, checked, told))
         return imported[0]
@@ -309,17 +275,3 @@ class _Command:
             click.echo(f"Imported {imported[0]}; the first publication gets sequence {imported[0] + 1}")
         if loading.quarantined is not None:
             click.echo(f"Refused rows are in {loading.quarantined}")
-
-
-@contextmanager
-def _bar(word: str) -> Iterator[Callable[[int, int], None]]:
-    """How far it is, on a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        row = bar.add_task("", total=None, visible=False)
-
-        def told(done: int, total: int) -> None:
-            bar.update(row, completed=done, total=total, visible=True)
-
-        yield told

@@ -4,44 +4,70 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
-from aviso_server.commands.client import connected
+from aviso_server.commands.client import configured_url_option, connected, token_option, user_option
 from aviso_server.commands.output import FAILED, complain, fail
 from aviso_server.config import load
 from aviso_server.config.settings import Settings
 from aviso_server.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from aviso_server.pipeline.archive.keeper import Keeper
     from aviso_server.pipeline.archive.streams import LogStream
+    from aviso_server.pipeline.options import Options
 
-__all__ = ["Place", "archive_path_option", "ask_streams", "config_option", "find", "kept", "spark_option"]
+__all__ = [
+    "Place",
+    "archive_options",
+    "ask_streams",
+    "connection",
+    "find",
+    "kept",
+    "place_options",
+    "spark_session",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # listening on all of them: one is enough to ask
 
-config_option = click.option(
+_config_option = click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path),
     help="The configuration of the server.  [default: as for serve]",
 )
-archive_path_option = click.option(
+_path_option = click.option(
     "--path",
     metavar="FOLDER",
     help="The archive: a folder, or any address that Spark can write.  [default: archive.path]",
 )
-spark_option = click.option(
+_spark_option = click.option(
     "--spark",
     metavar="MASTER",
     help="local, local[N], the address of a cluster, or sc://host:port for Spark Connect.  [default: archive.spark]",
 )
+
+
+def archive_options(command: F) -> F:
+    """Which archive a command is about: `--config`, `--path`, `--spark`."""
+    return _config_option(_path_option(_spark_option(command)))
+
+
+def place_options(command: F) -> F:
+    """Which archive of which server: `--config`, `--url`, `--path`, `--spark`, `--token`, `--user`."""
+    for option in (user_option, token_option, _spark_option, _path_option, configured_url_option, _config_option):
+        command = option(command)
+    return command
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -94,6 +120,38 @@ def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[
     finally:
         keeper.close()
         shutil.rmtree(place.work, ignore_errors=True)
+
+
+@contextmanager
+def spark_session(place: Place, name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Spark for this command; PipelineError if it does not start. A session that was open before stays open."""
+    from aviso_server.pipeline.archive.job import reason
+    from aviso_server.pipeline.session import has_session, open_session
+
+    borrowed = has_session()
+    try:
+        session = open_session(place.work / "spark", place.spark, name, settings)
+    except PipelineError:
+        raise
+    except Exception as error:  # Spark has many ways to say that Java is gone
+        raise PipelineError(f"Spark does not start: {reason(error)}") from None
+    try:
+        yield session
+    finally:
+        if not borrowed:
+            session.stop()
+
+
+def connection(place: Place, token: str | None, user: str | None, **more: str) -> Options:
+    """How Spark reaches the server, and as whom."""
+    from aviso_server.pipeline.options import read_options
+
+    given = {"url": place.url, **more}
+    if token:
+        given["token"] = token
+    if user:
+        given["username"], _, given["password"] = user.partition(":")
+    return read_options(given)
 
 
 def ask_streams(url: str, headers: dict[str, str]) -> dict[str, LogStream]:

@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from aviso_server.commands.notifications import (
-    Event,
-    as_line,
-    end_option,
-    filter_option,
-    read_identifier,
-    read_limits,
-    start_option,
-)
+from aviso_server.commands.notifications import Event, as_line, history_options, read_identifier, read_limits
 from aviso_server.commands.output import fail
-from aviso_server.commands.pipeline.place import Place, archive_path_option, config_option, find, kept, spark_option
+from aviso_server.commands.pipeline.place import Place, archive_options, find, kept
 from aviso_server.commands.progress import Progress
 from aviso_server.errors import RequestError
 from aviso_server.model.cloudevent import Renderer
@@ -36,15 +28,8 @@ __all__ = ["replay"]
 
 
 @click.command()
-@click.argument("event_type")
-@click.argument("fields", nargs=-1, metavar="[KEY=VALUE]...")
-@config_option
-@archive_path_option
-@spark_option
-@start_option
-@end_option
-@filter_option
-@click.option("--json", "as_json", is_flag=True, help="Print each notification as a CloudEvent, one per line.")
+@archive_options
+@history_options
 def replay(
     event_type: str,
     fields: tuple[str, ...],

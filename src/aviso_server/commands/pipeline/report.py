@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aviso_server.commands.output import fail, print_json
-from aviso_server.commands.pipeline.place import Place, archive_path_option, config_option, find, spark_option
+from aviso_server.commands.output import fail, json_option, print_json
+from aviso_server.commands.pipeline.place import Place, archive_options, find
 from aviso_server.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -24,16 +24,14 @@ __all__ = ["report"]
 
 
 @click.command()
-@config_option
-@archive_path_option
-@spark_option
+@archive_options
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"),
               show_default=True, help="The page to write.")  # fmt: skip
 @click.option("--days", type=click.IntRange(1, 366), default=30, show_default=True,
               help="How many days before the newest notification of a stream.")  # fmt: skip
 @click.option("--tables", type=click.Path(path_type=Path, file_okay=False),
               help="Also write the tables as Parquet files into this folder.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def report(
     file: Path | None,
     path: str | None,

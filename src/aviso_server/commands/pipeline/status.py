@@ -10,16 +10,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from aviso_server.commands.client import configured_url_option, credentials, token_option, user_option
-from aviso_server.commands.output import print_json, printable
-from aviso_server.commands.pipeline.place import (
-    archive_path_option,
-    ask_streams,
-    config_option,
-    find,
-    kept,
-    spark_option,
-)
+from aviso_server.commands.client import credentials
+from aviso_server.commands.output import json_option, print_json, printable
+from aviso_server.commands.pipeline.place import ask_streams, find, kept, place_options
 
 if TYPE_CHECKING:
     from aviso_server.pipeline.archive.status import StreamStatus
@@ -29,14 +22,9 @@ __all__ = ["status"]
 
 
 @click.command()
-@config_option
-@configured_url_option
-@archive_path_option
-@spark_option
-@token_option
-@user_option
+@place_options
 @click.option("--offline", is_flag=True, help="Look at the files only; ask no server.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def status(
     file: Path | None,
     url: str | None,

@@ -7,7 +7,7 @@ import math
 from typing import Any, Literal, get_args
 
 from aviso_server.config import settings
-from aviso_server.errors import RequestError
+from aviso_server.errors import PolygonTooLarge, RequestError
 from aviso_server.http.answers import Refusal
 from aviso_server.http.limits.clients import Clients
 from aviso_server.http.limits.memory import Memory
@@ -33,7 +33,6 @@ LimitName = Literal[
 LIMITS: tuple[LimitName, ...] = get_args(LimitName)
 
 _BUSY_SECONDS = 5
-_TOO_MANY_VERTICES = "coordinate pairs, maximum is"
 
 
 class Limits:
@@ -134,7 +133,7 @@ class Limits:
 
     def note_invalid(self, error: RequestError) -> None:
         """Count a polygon that was too large."""
-        if error.field == "polygon" and _TOO_MANY_VERTICES in error.details:
+        if isinstance(error, PolygonTooLarge):
             self.refused["polygon_vertices"] += 1
 
     def _refuse(self, name: LimitName, refusal: Refusal, closing: bool = False) -> Refusal:

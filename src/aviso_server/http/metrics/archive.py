@@ -7,7 +7,7 @@ from typing import get_args
 
 from aviso_server.archive.supervisor import State
 from aviso_server.http.service import Service
-from aviso_server.log.base import Advancing, StreamState
+from aviso_server.log.base import StreamState, Waiting
 from aviso_server.model.timestamp import SECOND, parse_instant
 
 __all__ = ["archive_samples"]
@@ -43,7 +43,7 @@ def archive_samples(service: Service, streams: Mapping[str, StreamState]) -> Ite
     }
     yield "aviso_archive_last_sequence", [([name], last) for name, last in archived.items()]
     yield "aviso_archive_lag", [([name], count) for name, count in lag.items()]
-    held_back = service.log.held_back if isinstance(service.log, Advancing) else frozenset[str]()
+    held_back = service.log.held_back if isinstance(service.log, Waiting) else frozenset[str]()
     late = {service.label_of_stream(stream) for stream in held_back}
     yield "aviso_log_held_back", [([name], name in late) for name in streams]
 

@@ -16,6 +16,7 @@ from aviso_server import __version__
 from aviso_server.counts import OPERATIONS, Histogram
 from aviso_server.delivery.hub import GENERIC
 from aviso_server.delivery.watcher import Watcher
+from aviso_server.diagnostics import RECORDS
 from aviso_server.http.ecpds import DECISIONS, FETCHES
 from aviso_server.http.metrics.archive import archive_samples
 from aviso_server.http.metrics.lateness import lateness_samples
@@ -23,7 +24,6 @@ from aviso_server.http.metrics.series import SERIES
 from aviso_server.http.metrics.tally import UNKNOWN, NotificationStatus
 from aviso_server.http.service import Service
 from aviso_server.log.base import Batching, StreamState
-from aviso_server.logs import RECORDS
 
 __all__ = ["families"]
 

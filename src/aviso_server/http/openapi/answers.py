@@ -11,6 +11,7 @@ from aviso_server.config.settings import Settings
 from aviso_server.delivery.forms import ARROW, EVENT_STREAM, LINES, PARQUET
 from aviso_server.http.openapi.batch import PLACE, REPLAYED
 from aviso_server.http.openapi.errors import error_content, error_statuses
+from aviso_server.http.openapi.objects import closed
 from aviso_server.http.openapi.streams import FRAMES, REQUEST_ID, stream_examples
 from aviso_server.model.fields import FIELD_TYPES
 from aviso_server.model.schema import Catalogue
@@ -115,7 +116,7 @@ def notified() -> dict[str, Any]:
     members = {"status": {"const": "success"}, "request_id": _REQUEST_ID, "processed_at": time}
     example = {"status": "success", "request_id": REQUEST_ID, "processed_at": "2025-07-06T12:00:00Z"}
     words = "The notification is stored. With an idempotency key, the answer says where."
-    return {**json_body(words, {"schema": _closed(members, PLACE), "example": example}), "headers": REPLAYED}
+    return {**json_body(words, {"schema": closed(members, PLACE), "example": example}), "headers": REPLAYED}
 
 
 def ready(is_ready: bool) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def ready(is_ready: bool) -> dict[str, Any]:
     state = "ready" if is_ready else "not_ready"
     members = {"status": {"const": state}, "backend_connected": {"const": is_ready}}
     words = "Notifications can be stored and read." if is_ready else "The place where notifications live is away."
-    return json_body(words, {"schema": _closed(members, {"archive": _archive()})})
+    return json_body(words, {"schema": closed(members, {"archive": _archive()})})
 
 
 def _archive() -> dict[str, Any]:
@@ -140,11 +141,11 @@ def _archive() -> dict[str, Any]:
         "state": {"enum": [*get_args(State)]},
         "job": {"type": "string"},
         "reason": {**text, "description": "Why it does not run, or what it complains of."},
-        "streams": {"type": "object", "additionalProperties": _closed(stream)},
+        "streams": {"type": "object", "additionalProperties": closed(stream)},
         "log_waits": {"type": "boolean", "description": "Whether the log lets go only of what is archived."},
         "audit": _audit(),
     }
-    return {**_closed(members), "description": "How the archive is doing, on a server that has one."}
+    return {**closed(members), "description": "How the archive is doing, on a server that has one."}
 
 
 def _audit() -> dict[str, Any]:
@@ -157,16 +158,16 @@ def _audit() -> dict[str, Any]:
         "defects": {**number, "description": "Sequences that have one."},
         "acknowledged": number,
         "lag": number,
-        "first_defects": {"type": "array", "items": _closed(defect)},
+        "first_defects": {"type": "array", "items": closed(defect)},
     }
     members = {
         "at": text,
         "verdict": verdict,
         "seconds": {"type": "number"},
-        "streams": {"type": "object", "additionalProperties": _closed(stream)},
+        "streams": {"type": "object", "additionalProperties": closed(stream)},
     }
     return {
-        "anyOf": [_closed(members), {"type": "null"}],
+        "anyOf": [closed(members), {"type": "null"}],
         "description": "What the last audit found; null if there was none.",
     }
 
@@ -192,7 +193,7 @@ def identity() -> dict[str, Any]:
         "expires_at": "2025-07-06T12:00:00Z",
         "request_id": REQUEST_ID,
     }
-    return json_body("The caller.", {"schema": _closed(members), "example": example})
+    return json_body("The caller.", {"schema": closed(members), "example": example})
 
 
 def overview() -> dict[str, Any]:
@@ -209,8 +210,8 @@ def overview() -> dict[str, Any]:
         "count": number,
         "bytes": number,
         "trimmed": {**number, "description": "Newest sequence that retention has removed."},
-        "retention": _closed({**retention, "newest_of_each_topic_only": {"type": "boolean"}}),
-        "watchers": _closed(watchers),
+        "retention": closed({**retention, "newest_of_each_topic_only": {"type": "boolean"}}),
+        "watchers": closed(watchers),
     }
     watcher = {
         "event_type": text,
@@ -230,24 +231,24 @@ def overview() -> dict[str, Any]:
         "overdue_count": number,
         "overdue": {
             "type": "array",
-            "items": _closed(overdue),
+            "items": closed(overdue),
             "description": "Those overdue for longest, at most 100.",
         },
     }
     members = {
         "time": text,
         "version": text,
-        "log": _closed({"kind": text, "connected": {"type": "boolean"}, "waiting": number}),
+        "log": closed({"kind": text, "connected": {"type": "boolean"}, "waiting": number}),
         "connections": number,
-        "streams": {"type": "array", "items": _closed(stream)},
-        "slowest_watchers": {"type": "array", "items": _closed(watcher)},
-        "lateness": {"anyOf": [_closed(lateness), {"type": "null"}]},
+        "streams": {"type": "array", "items": closed(stream)},
+        "slowest_watchers": {"type": "array", "items": closed(watcher)},
+        "lateness": {"anyOf": [closed(lateness), {"type": "null"}]},
         "audit": _audit(),
         "quarantine": _quarantine(),
-        "recent_errors": {"type": "array", "items": _closed(record)},
+        "recent_errors": {"type": "array", "items": closed(record)},
         "request_id": _REQUEST_ID,
     }
-    return json_body("What the server holds and who reads it.", {"schema": _closed(members)})
+    return json_body("What the server holds and who reads it.", {"schema": closed(members)})
 
 
 def _quarantine() -> dict[str, Any]:
@@ -258,15 +259,15 @@ def _quarantine() -> dict[str, Any]:
         "event_type": text,
         "at": {**text, "description": "When the load refused them."},
         "rows": number,
-        "reasons": {"type": "array", "items": _closed(reason), "description": "Those with the most rows, at most 20."},
+        "reasons": {"type": "array", "items": closed(reason), "description": "Those with the most rows, at most 20."},
         "other_reasons": {**number, "description": "Rows that were refused for other reasons."},
     }
     members = {
         "count": {**number, "description": "How many tables there are."},
-        "tables": {"type": "array", "items": _closed(table), "description": "The newest, at most 20."},
+        "tables": {"type": "array", "items": closed(table), "description": "The newest, at most 20."},
     }
     words = "What loads have refused; null if they have put nothing aside on this machine."
-    return {"anyOf": [_closed(members), {"type": "null"}], "description": words}
+    return {"anyOf": [closed(members), {"type": "null"}], "description": words}
 
 
 def streams() -> dict[str, Any]:
@@ -283,10 +284,10 @@ def streams() -> dict[str, Any]:
     }
     members = {
         "status": {"const": "success"},
-        "streams": {"type": "array", "items": _closed(stream)},
+        "streams": {"type": "array", "items": closed(stream)},
         "request_id": _REQUEST_ID,
     }
-    return json_body("The streams.", {"schema": _closed(members)})
+    return json_body("The streams.", {"schema": closed(members)})
 
 
 def schema_list() -> dict[str, Any]:
@@ -298,7 +299,7 @@ def schema_list() -> dict[str, Any]:
         "schema": {"type": "object", "additionalProperties": _reference("EventType")},
     }
     message = {"message": {"type": "string", "description": "Only if no schema is configured at all."}}
-    return json_body("All event types.", {"schema": _closed(members, message)})
+    return json_body("All event types.", {"schema": closed(members, message)})
 
 
 def schema_one() -> Answers:
@@ -307,8 +308,8 @@ def schema_one() -> Answers:
     refused = {"status": {"const": "error"}, "message": {"type": "string"}, "request_id": _REQUEST_ID}
     types = {"available_types": {"type": "array", "items": {"type": "string"}}}
     return {
-        "200": json_body("The event type.", {"schema": _closed(members)}),
-        "404": json_body("There is no such event type.", {"schema": _closed(refused, types)}),
+        "200": json_body("The event type.", {"schema": closed(members)}),
+        "404": json_body("There is no such event type.", {"schema": closed(refused, types)}),
     }
 
 
@@ -336,7 +337,7 @@ def answer_components() -> dict[str, Any]:
         "identifier": {"type": "object", "additionalProperties": _reference("Field")},
     }
     return {
-        "EventType": {**_closed(members), "description": "What an event type's notifications carry."},
+        "EventType": {**closed(members), "description": "What an event type's notifications carry."},
         "Field": {
             "description": "A field of an identifier: its type and the limits of that type.",
             "anyOf": [_field(kind) for kind in FIELD_TYPES.values()],
@@ -352,22 +353,12 @@ def _field(kind: Any) -> dict[str, Any]:
         parameter.pop("default", None)
     description = {"description": {"type": "string"}}
     members = {name: schema for name, schema in parameters.items() if name != "description"}
-    return _closed({"type": {"const": kind.type_name}, **members}, description)
+    return closed({"type": {"const": kind.type_name}, **members}, description)
 
 
 def _outcome(status: str, words: str, more: dict[str, Any]) -> dict[str, Any]:
     members = {"success": {"const": status == "200"}, "message": {"type": "string"}, **more, "request_id": _REQUEST_ID}
-    return json_body(words, {"schema": _closed(members)})
-
-
-def _closed(members: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
-    """An object with these members and no others."""
-    return {
-        "type": "object",
-        "properties": {**members, **(optional or {})},
-        "required": list(members),
-        "additionalProperties": False,
-    }
+    return json_body(words, {"schema": closed(members)})
 
 
 def _reference(name: str) -> dict[str, Any]:

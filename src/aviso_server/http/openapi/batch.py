@@ -7,6 +7,7 @@ from typing import Any
 from aviso_server.config.settings import Settings
 from aviso_server.http.batch.body import LINES
 from aviso_server.http.idempotency import LONGEST
+from aviso_server.http.openapi.objects import closed
 from aviso_server.http.openapi.requests import request_body
 from aviso_server.http.openapi.streams import REQUEST_ID
 from aviso_server.model.schema import Catalogue
@@ -68,8 +69,8 @@ def batch_body(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
 def batch_outcomes() -> dict[str, Any]:
     """The answer to a batch."""
     count = {"type": "integer", "minimum": 0}
-    taken = _closed({"status": {"const": "success"}, **PLACE}, {"replayed": {"const": True}})
-    fault = _closed(
+    taken = closed({"status": {"const": "success"}, **PLACE}, {"replayed": {"const": True}})
+    fault = closed(
         {
             "status": {"const": "error"},
             "code": {"type": "string", "description": "As in the answer to a notification that comes alone."},
@@ -104,15 +105,5 @@ def batch_outcomes() -> dict[str, Any]:
             },
         ],
     }
-    content = {"application/json": {"schema": _closed(members), "example": example}}
+    content = {"application/json": {"schema": closed(members), "example": example}}
     return {"description": "What became of each notification.", "headers": REPLAYED, "content": content}
-
-
-def _closed(members: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
-    """An object with these members and no others."""
-    return {
-        "type": "object",
-        "properties": {**members, **(optional or {})},
-        "required": list(members),
-        "additionalProperties": False,
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aviso_server.http.openapi.objects import closed
 from aviso_server.model.explain import DEFAULT_DAYS, MOST_DAYS
 
 __all__ = ["explain_members", "explained"]
@@ -49,7 +50,7 @@ def explained() -> dict[str, Any]:
         "notification": _notification(),
         "request_id": {"type": "string", "format": "uuid"},
     }
-    return {"description": "The explanation.", "content": {"application/json": {"schema": _closed(members)}}}
+    return {"description": "The explanation.", "content": {"application/json": {"schema": closed(members)}}}
 
 
 def _meaning() -> dict[str, Any]:
@@ -60,12 +61,12 @@ def _meaning() -> dict[str, Any]:
     }
     members = {
         "sentence": _TEXT,
-        "clauses": {"type": "array", "items": _closed(_CLAUSE), "description": "All of them must hold."},
+        "clauses": {"type": "array", "items": closed(_CLAUSE), "description": "All of them must hold."},
         "any_value": {"type": "array", "items": _TEXT, "description": "Fields that do not matter."},
-        "area": _or_null(_closed(area)),
-        "start": _closed({"sequence": {"type": ["integer", "null"]}, "time": _MAYBE, "sentence": _TEXT}),
+        "area": _or_null(closed(area)),
+        "start": closed({"sequence": {"type": ["integer", "null"]}, "time": _MAYBE, "sentence": _TEXT}),
     }
-    return _closed(members)
+    return closed(members)
 
 
 def _matches() -> dict[str, Any]:
@@ -77,7 +78,7 @@ def _matches() -> dict[str, Any]:
     }
     places = {
         "degrees": {"const": 1},
-        "cells": {"type": "array", "items": _closed(cell), "description": "Those with the most notifications first."},
+        "cells": {"type": "array", "items": closed(cell), "description": "Those with the most notifications first."},
         "in_other_cells": {**_NUMBER, "description": "In cells that are not listed."},
         "without_place": {**_NUMBER, "description": "Notifications that lie nowhere."},
     }
@@ -89,15 +90,15 @@ def _matches() -> dict[str, Any]:
         "first_sequence": _NUMBER,
         "last_sequence": _NUMBER,
         "source": {"type": "array", "items": {"enum": ["archive", "log"]}, "description": "Where it was counted."},
-        "times": _closed(
+        "times": closed(
             {
                 "unit": {"enum": ["hour", "day"]},
-                "counts": {"type": "array", "items": _closed(interval), "description": "In UTC, without gaps."},
+                "counts": {"type": "array", "items": closed(interval), "description": "In UTC, without gaps."},
             }
         ),
-        "places": _or_null(_closed(places)),
+        "places": _or_null(closed(places)),
     }
-    return _closed(members)
+    return closed(members)
 
 
 def _notification() -> dict[str, Any]:
@@ -112,15 +113,10 @@ def _notification() -> dict[str, Any]:
         "time": _MAYBE,
         "kept": {"type": ["boolean", "null"]},
         "sentence": _TEXT,
-        "clauses": {"type": "array", "items": _closed(verdict)},
+        "clauses": {"type": "array", "items": closed(verdict)},
     }
-    return _or_null(_closed(members))
+    return _or_null(closed(members))
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [{"type": "null"}, schema]}
-
-
-def _closed(members: dict[str, Any]) -> dict[str, Any]:
-    """An object with these members and no others."""
-    return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}

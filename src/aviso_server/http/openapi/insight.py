@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aviso_server.http.openapi.objects import closed
 from aviso_server.http.openapi.streams import REQUEST_ID
 from aviso_server.insight.tables import QUESTIONS
 
@@ -35,11 +36,11 @@ def insight_list() -> dict[str, Any]:
     """The answer that says what there is."""
     members = {
         "enabled": {"type": "boolean", "description": "Whether this server makes such tables."},
-        "event_types": {"type": "array", "items": _object(_overview())},
+        "event_types": {"type": "array", "items": closed(_overview())},
         "request_id": _TEXT,
     }
     example = {"enabled": True, "event_types": [], "request_id": REQUEST_ID}
-    return {"schema": _object(members), "example": example}
+    return {"schema": closed(members), "example": example}
 
 
 def insight_answers() -> dict[str, Any]:
@@ -57,7 +58,7 @@ def insight_answers() -> dict[str, Any]:
     }
     delays = {
         "description": "Since the time that the identifier names; null if it names none.",
-        "anyOf": [_object({**spread, "rows": _list(_object({"time": _INSTANT, **spread}))}), {"type": "null"}],
+        "anyOf": [closed({**spread, "rows": _list(closed({"time": _INSTANT, **spread}))}), {"type": "null"}],
     }
     cell = {
         "type": "array",
@@ -67,13 +68,13 @@ def insight_answers() -> dict[str, Any]:
         "maxItems": 3,
     }
     own: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({**step, "rows": _list(_object(counted))}, {}),
-        ({**step, "fields": _list(_field(value))}, {"rows": _list(_object({**counted, "value": _TEXT}))}),
+        ({**step, "rows": _list(closed(counted))}, {}),
+        ({**step, "fields": _list(_field(value))}, {"rows": _list(closed({**counted, "value": _TEXT}))}),
         ({**step, "run": delays, "valid": delays}, {}),
         ({"highest": _WHOLE, "cells": _list(cell)}, {}),
         ({"fields": _list(_field(seen))}, {}),
     ]
-    return {"schema": {"anyOf": [_object({**common, **members}, optional) for members, optional in own]}}
+    return {"schema": {"anyOf": [closed({**common, **members}, optional) for members, optional in own]}}
 
 
 def _overview() -> dict[str, Any]:
@@ -91,13 +92,8 @@ def _overview() -> dict[str, Any]:
 
 def _field(value: dict[str, Any]) -> dict[str, Any]:
     other = {**_WHOLE, "description": "How often all less frequent values came."}
-    return _object({"field": _TEXT, "values": _list(_object(value)), "other": other})
+    return closed({"field": _TEXT, "values": _list(closed(value)), "other": other})
 
 
 def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
-
-
-def _object(members: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
-    properties = {**members, **(optional or {})}
-    return {"type": "object", "properties": properties, "required": list(members), "additionalProperties": False}

@@ -32,6 +32,8 @@ _RESERVED = frozenset(column.name for column in (*columns_of(GenericType("any"))
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _NUMBERS = {"long": pa.int64(), "double": pa.float64()}
 _SPARK_NUMBERS = {"integer": "bigint", "number": "double"}
+_SHORT_LIST = 8
+"""Up to so many values it is quicker to go through a list of them than to make an object of each row's for a set."""
 _HEXADECIMAL = "-?0[xX]"  # Arrow reads such integers, Python does not
 
 
@@ -202,6 +204,8 @@ def _compared(value: Column, operator: str, operands: tuple[Any, ...]) -> Column
         # A set, even of one: its values are no part of the code that Spark compiles, so that it does for all filters
         # of this kind. The null, which equals nothing, keeps Spark from taking it apart.
         among = value.isin([*operands, None])
+        if len(operands) <= _SHORT_LIST:
+            among = f.array_contains(f.lit(list(operands)), value) & among
         return among | value.between(f.lit(-0.0), f.lit(0.0)) if zero else among
     if operator == "between":
         return value.between(f.lit(operands[0]), f.lit(operands[1]))

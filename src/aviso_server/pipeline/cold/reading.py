@@ -36,8 +36,9 @@ _MOST = Budget(rows=250_000, bytes=24 * _MEGABYTE)
 """What is fetched at once later on: bounds the memory, and how long others wait for a turn."""
 _FIRST_SEARCH = Budget(rows=50_000, bytes=sys.maxsize, files=True)
 _MOST_SEARCH = Budget(rows=5_000_000, bytes=sys.maxsize, files=True)
-"""What is searched at once: only sequences come back. Whole files need no bounds, so that all searches are alike and
-Spark compiles one piece of code for them."""
+"""What is searched at once: only sequences come back. Little until something is found, so that the first notification
+comes soon; then much, because each search costs something by itself. Whole files need no bounds, so that all searches
+are alike and Spark compiles one piece of code for them."""
 _SMALL = 4 * _MEGABYTE
 """What is read at once without being searched: a second job would take longer."""
 _GROWTH, _SEARCH_GROWTH = 4, 10
@@ -91,7 +92,8 @@ class Reading:
         self._used: set[DataFile] = set()  # since it began, or began again
         self._share = 1.0 if wanted.is_open else 0.0  # of rows that passed lately
         self._fetching = first
-        self._search = _FIRST_SEARCH
+        self._search = _FIRST_SEARCH  # as long as nothing was found
+        self._found = False
 
     def tables(self) -> Iterator[pa.Table]:
         """The notifications in order; ends early when stopped. PipelineError if they cannot be read."""
@@ -139,18 +141,24 @@ class Reading:
         step = self._plan(position)
         while step is not None:
             group = step.group
-            following: _Step | None = None
             if step.search is None:
                 yield Chunk(group.first, group.last, group.files), step
-            else:
+                step = self._plan(group.last + 1)
+                continue
+            if not step.search.done():
                 yield None
-                hits = step.search.result()
-                self._share = len(hits) / max(1, group.rows)
-                # While this group's notifications are fetched, the next one is searched.
+            # Spark never waits for work: before a group has been searched, the next one is on its way. Only what is
+            # found first has all of Spark for itself.
+            following = self._plan(group.last + 1) if self._found else None
+            hits = step.search.result()
+            self._share = len(hits) / max(1, group.rows)
+            for chunk in chunks(group, hits, self._fetching):
+                yield chunk, step
+            if following is None:
+                yield None
+                self._found = self._found or len(hits) > 0
                 following = self._plan(group.last + 1)
-                for chunk in chunks(group, hits, self._fetching):
-                    yield chunk, step
-            step = following or self._plan(group.last + 1)
+            step = following
 
     def _plan(self, position: int) -> _Step | None:
         marks, files = look(self._folder, self._storage)
@@ -158,7 +166,8 @@ class Reading:
         if position > self._end:
             return None
         direct = self._share >= _MANY
-        budget = self._fetching if direct else self._search
+        searching = _MOST_SEARCH if self._found else self._search
+        budget = self._fetching if direct else searching
         group = next_group(files, self._footers, self._wanted, position, self._end, budget)
         if group is None:
             return None

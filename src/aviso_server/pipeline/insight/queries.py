@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import reduce
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
@@ -29,7 +27,6 @@ _MOST_FIELDS = 20  # of an identifier that nobody configured
 _LONGEST_VALUE = 200  # characters
 _MOST_STEPS = 1_000_000  # hours
 _MANY = 500  # sequences that are too many for a list
-_MOST_TEXTS, _MOST_NUMBERS = 2, 6  # columns of a question
 
 SCHEMAS = {
     "hours": pa.schema(
@@ -74,7 +71,7 @@ class Questions:
         wanted = f.col("sequence") > after
         for first, last in ranges:
             wanted |= f.col("sequence").between(first, last)
-        return _answered({"hours": _hours(self._rows.where(wanted))})["hours"]
+        return _hours(self._rows.where(wanted)).toArrow()
 
     def tables(self, hours: Collection[int], first: int, last: int) -> dict[str, pa.Table]:
         """All tables of these hours, from the notifications between two sequences."""
@@ -84,14 +81,12 @@ class Questions:
             & f.col("time_ns").between(low * HOUR, high * HOUR + HOUR - 1)
             & f.col("hour").isin(sorted(hours))
         )
-        wanted = {"hours": _hours(rows), "fields": self._fields(rows)}
+        found = {"hours": _hours(rows).toArrow(), "fields": self._fields(rows).toArrow()}
         if self._subject.date is not None:
-            wanted["delays"] = self._delays(rows)
+            found["delays"] = self._delays(rows).toArrow()
         if self._subject.polygon or self._subject.points is not None:
-            wanted["cells"] = _changes(self._points(rows) if self._subject.points is not None else _boxes(rows))
-        found = _answered(wanted)
-        if "cells" in found:
-            found["cells"] = _filled(found["cells"])
+            areas = self._points(rows) if self._subject.points is not None else _boxes(rows)
+            found["cells"] = _filled(_changes(areas).toArrow())
         return {name: table.select(SCHEMAS[name].names).cast(SCHEMAS[name]) for name, table in found.items()}
 
     def _fields(self, rows: DataFrame) -> DataFrame:
@@ -164,33 +159,6 @@ def _without(session: SparkSession, frame: DataFrame, marks: Tombstones) -> Data
         gone = session.createDataFrame(pa.table({"sequence": pa.array(marks.deleted, pa.int64())}))
         return frame.join(f.broadcast(gone), "sequence", "left_anti")
     return frame.where(~f.col("sequence").isin(list(marks.deleted))) if marks.deleted else frame
-
-
-def _answered(wanted: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
-    """The tables of some questions, asked as one: Spark does the work for all of them side by side."""
-    columns = {kind: (_names(frame, texts=True), _names(frame, texts=False)) for kind, frame in wanted.items()}
-    asked = []
-    for kind, frame in wanted.items():
-        texts, numbers = columns[kind]
-        parts = [_part("text", place, texts, "string") for place in range(_MOST_TEXTS)]
-        parts += [_part("number", place, numbers, "bigint") for place in range(_MOST_NUMBERS)]
-        asked.append(frame.select(f.lit(kind).alias("kind"), *parts))
-    answer = reduce(DataFrame.union, asked).toArrow()
-    found = {}
-    for kind, (texts, numbers) in columns.items():
-        own = answer.filter(pc.equal(answer["kind"], kind))
-        places = [f"text{place}" for place in range(len(texts))] + [f"number{place}" for place in range(len(numbers))]
-        found[kind] = own.select(places).rename_columns([*texts, *numbers])
-    return found
-
-
-def _names(frame: DataFrame, texts: bool) -> list[str]:
-    return [name for name, kind in frame.dtypes if (kind == "string") is texts]
-
-
-def _part(kind: str, place: int, names: Sequence[str], data_type: str) -> Column:
-    value = f.col(names[place]) if place < len(names) else f.lit(None)
-    return value.cast(data_type).alias(f"{kind}{place}")
 
 
 def _hours(rows: DataFrame) -> DataFrame:

@@ -60,7 +60,7 @@ class Rollup:
         work: Path,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._session = _plain(session)
+        self._session = session
         self._root = root
         self._storage = storage
         self._work = work
@@ -206,13 +206,6 @@ class Rollup:
         for each in self._storage.list(folder):
             if each.name not in kept and not is_recount(each.name):
                 self._storage.remove(each.path)
-
-
-def _plain(session: SparkSession) -> SparkSession:
-    """A session that learns nothing on the way: what is asked is small, and a job for each step of it costs more."""
-    own = session.newSession() if hasattr(session, "_jsparkSession") else session
-    own.conf.set("spark.sql.adaptive.enabled", "false")
-    return own
 
 
 def _chunks(hours: Mapping[int, _Hour]) -> Iterator[dict[int, _Hour]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from aviso_server.disk import force_to_disk
 from aviso_server.model.columns import columns_of
 from aviso_server.model.schema import EventType, GenericType
 from aviso_server.pipeline.archive.columns import FileShape
@@ -57,11 +57,7 @@ class Files(msgspec.Struct, frozen=True):
         if target.exists():
             shutil.rmtree(target)  # it has no notifications: words about an earlier error at most
         folder.rename(target)
-        handle = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        force_to_disk(target.parent)
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -65,6 +65,10 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "auth.ecpds.check.error": ("info", "A destination check failed; the request was refused."),
     "auth.ecpds.fetch.failed": ("warn", "One ECPDS server did not help."),
     # Logs
+    "backend.sqlite.disk.failed": (
+        "error",
+        "The disk has lost what was written; publishing is refused until a restart.",
+    ),
     "backend.sqlite.write.failed": ("error", "The log cannot be written; publishing is refused."),
     "backend.sqlite.write.recovered": ("warn", "The log can be written again."),
     "backend.sqlite.rollback.failed": ("warn", "A failed write could not be undone at once."),
@@ -85,6 +89,10 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "backend.jetstream.stream.create.succeeded": ("info", "A stream was made."),
     "backend.jetstream.stream.reconcile.succeeded": ("info", "A stream was brought in line with the configuration."),
     "backend.jetstream.stream.reconcile.failed": ("warn", "A stream could not be brought in line."),
+    "backend.jetstream.retention.waiting": ("warn", "The log holds more than its policy says: the archive is behind."),
+    "backend.jetstream.retention.resumed": ("warn", "The archive has caught up; the log keeps to its policy again."),
+    "backend.jetstream.retention.limited": ("warn", "Somebody gave a stream limits that do not wait for the archive."),
+    "backend.jetstream.retention.failed": ("warn", "A stream could not let go of what is archived."),
     # The archive
     "archive.process.running": ("info", "Spark is up; the archive is filled and can be read."),
     "archive.process.ended": ("warn", "The pipeline process ended by itself; it is started again."),

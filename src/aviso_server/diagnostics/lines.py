@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from aviso_server.config.settings import Deployment
-from aviso_server.logs.attributes import attributes, clean, resource, severity
+from aviso_server.diagnostics.attributes import attributes, clean, resource, severity
 
 __all__ = ["JsonFormatter", "TerminalFormatter"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from aviso_server.logs.attributes import clean, severity
+from aviso_server.diagnostics.attributes import clean, severity
 
 __all__ = ["RECENT", "RecentRecord", "RecentRecords"]
 

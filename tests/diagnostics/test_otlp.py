@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from aviso_server.config.settings import Deployment, Otlp
-from aviso_server.logs.otlp import OtlpHandler, endpoint
-from aviso_server.logs.tally import Records
+from aviso_server.diagnostics.otlp import OtlpHandler, endpoint
+from aviso_server.diagnostics.tally import Records
 from tests.harness import Server, StartFailed
 from tests.harness.client import JSON, body
 from tests.harness.collector import Collector, collecting, collecting_grpc

@@ -8,10 +8,10 @@ import sys
 from typing import TextIO
 
 from aviso_server.config.settings import Settings
-from aviso_server.logs.flood import Floodgate
-from aviso_server.logs.lines import JsonFormatter, TerminalFormatter
-from aviso_server.logs.otlp import OtlpHandler, TraceIds, otlp_handler
-from aviso_server.logs.recent import RECENT
+from aviso_server.diagnostics.flood import Floodgate
+from aviso_server.diagnostics.lines import JsonFormatter, TerminalFormatter
+from aviso_server.diagnostics.otlp import OtlpHandler, TraceIds, otlp_handler
+from aviso_server.diagnostics.recent import RECENT
 
 __all__ = ["configure", "finish"]
 

@@ -8,8 +8,8 @@ import threading
 from typing import Any, Literal
 
 from aviso_server.config.settings import Deployment, Otlp
-from aviso_server.logs.attributes import attributes, clean, resource, severity
-from aviso_server.logs.tally import RECORDS, Records
+from aviso_server.diagnostics.attributes import attributes, clean, resource, severity
+from aviso_server.diagnostics.tally import RECORDS, Records
 
 __all__ = ["NOT_INSTALLED", "OtlpHandler", "TraceIds", "counting", "endpoint", "otlp_handler"]
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from aviso_server.logs.tally import RECORDS, Records
+from aviso_server.diagnostics.tally import RECORDS, Records
 
 __all__ = ["Floodgate"]
 

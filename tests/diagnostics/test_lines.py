@@ -12,10 +12,10 @@ import pytest
 
 from aviso_server.config.log_level import log_level
 from aviso_server.config.settings import Deployment, Settings
-from aviso_server.logs import configure
-from aviso_server.logs.flood import Floodgate
-from aviso_server.logs.lines import JsonFormatter, TerminalFormatter
-from aviso_server.logs.tally import Records
+from aviso_server.diagnostics import configure
+from aviso_server.diagnostics.flood import Floodgate
+from aviso_server.diagnostics.lines import JsonFormatter, TerminalFormatter
+from aviso_server.diagnostics.tally import Records
 
 
 @pytest.fixture(autouse=True)

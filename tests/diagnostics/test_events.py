@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from aviso_server.logs.events import EVENTS
+from aviso_server.diagnostics.events import EVENTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from aviso_server.logs.recent import RecentRecords
+from aviso_server.diagnostics.recent import RecentRecords
 
 
 def record(level: int, message: str, **more: object) -> logging.LogRecord:
