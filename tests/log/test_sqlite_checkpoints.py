@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from aviso_server.log.sqlite.checkpoints import INTERVAL
-from aviso_server.log.sqlite.files import DATABASE, PAGE_SIZE, PAGES_AHEAD
+from aviso_server.log.sqlite.checkpoints import INTERVAL, Checkpoints
+from aviso_server.log.sqlite.files import DATABASE, PAGE_SIZE, PAGES_AHEAD, prepare
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Draft
 
@@ -37,3 +37,19 @@ def test_the_file_ahead_stays_small_while_publishing_goes_on(tmp_path: Path) -> 
     database, ahead = asyncio.run(publish())
     assert database > 3 * PAGES_AHEAD * PAGE_SIZE, "the database has not grown while the log was open"
     assert ahead < 2 * PAGES_AHEAD * PAGE_SIZE, "the file ahead was not used again"
+
+
+def test_a_stop_is_heard_however_late_it_comes(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(prepare(tmp_path))
+    clear = checkpoints._committed.clear
+
+    def stop_and_clear() -> None:
+        checkpoints._stopping.set()
+        checkpoints._committed.set()
+        clear()
+
+    checkpoints._committed.clear = stop_and_clear  # type: ignore[method-assign]  # the moment that is the worst
+    checkpoints.start()
+    checkpoints.note_commit()
+    checkpoints._thread.join(10)
+    assert not checkpoints._thread.is_alive()

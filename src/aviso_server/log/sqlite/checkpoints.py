@@ -62,6 +62,8 @@ class Checkpoints:
                 if self.rest_is_small:  # the writer is about to do it
                     continue
                 self._committed.clear()
+                if self._stopping.is_set():  # it may be `stop` whose call was cleared
+                    return
                 with contextlib.suppress(sqlite3.Error):  # no room, say: the commits stay where they are
                     _, ahead, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                     self.rest_is_small = ahead >= _BEGIN_AGAIN
