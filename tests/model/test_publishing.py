@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
+from aviso_server.model import bulk
 from aviso_server.model.notification import Draft
-from aviso_server.model.schema import EventType
-from tests.model.event_types import event_type
+from aviso_server.model.schema import MAX_PAYLOAD_DEPTH, EventType
+from tests.model.event_types import EXTREME, SQUARE, event_type
 
 FIELDS: dict[str, Any] = {
     "zone": "StringHandler",
@@ -77,3 +78,76 @@ def test_a_wildcard_stays_out_of_the_identifier() -> None:
     for zone, member in (("*", b""), ("a", b',"zone":"a"'), ("*", b"")):
         draft = kind.check({"zone": zone, "step": 1, "time": "6", "level": 2})
         assert draft.identifier == b'{"level":"2","step":"1","time":"0600"%b}' % member
+
+
+PAYLOADS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+ACCEPTABLE = st.fixed_dictionaries(
+    {
+        "zone": st.sampled_from(["a.b", "50%", "\u00fc", "line\nend", "x" * 65, "1", 1]),
+        "step": st.sampled_from([0, 1, 12, "12", "012"]),
+        "time": st.sampled_from(["6", 6, "0600", "12:30"]),
+        "level": st.sampled_from([1, "1.5", "-0"]),
+    }
+)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(st.lists(st.lists(st.tuples(ACCEPTABLE, PAYLOADS), min_size=1, max_size=5), min_size=1, max_size=4))
+def test_many_at_once_come_out_as_one_by_one(order: list[str], batches: list[list[tuple[dict[str, Any], Any]]]) -> None:
+    kind = fresh(order)
+    for batch in batches:
+        expected = [fresh(order).check(*each) for each in batch]
+        assert kind.check_all([each[0] for each in batch], [each[1] for each in batch]) == expected
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(st.lists(st.lists(IDENTIFIERS, min_size=1, max_size=4), min_size=1, max_size=6))
+def test_many_at_once_are_all_accepted_or_left_to_one_by_one(
+    order: list[str], batches: list[list[dict[str, Any]]]
+) -> None:
+    kind = fresh(order)
+    for batch in batches:
+        found = kind.check_all(batch, [1] * len(batch))
+        expected = [outcome(fresh(order), identifier) for identifier in batch]
+        assert found is None or found == expected
+
+
+def test_many_at_once_with_shapes_have_their_boxes() -> None:
+    row = {"region": "north", "run_time": "12", "severity": 5, "anomaly": 1.5, "polygon": SQUARE}
+    found = EXTREME.check_all([row, {**row, "severity": 6}], [None, 1])
+    assert found == [EXTREME.check(row), EXTREME.check({**row, "severity": 6}, 1)]
+    assert found is not None
+    assert found[0].box == (0, 0, 2, 2)
+
+
+def test_many_at_once_look_at_payloads_too() -> None:
+    row = {"zone": "a", "step": 1, "time": "6", "level": 2}
+    deep: Any = "x" * 300
+    for _ in range(MAX_PAYLOAD_DEPTH):
+        deep = [deep]
+    kind = fresh(ORDERS[0])
+    assert kind.check_all([row, row], [1, deep]) == [kind.check(row, 1), kind.check(row, deep)]
+    assert kind.check_all([row, row], [1, [deep]]) is None
+    for _ in range(100_000):
+        deep = [deep]
+    assert kind.check_all([row, row], [1, deep]) is None
+
+
+def test_many_at_once_and_more_values_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "_MOST_REMEMBERED", 10)
+    kind = fresh(ORDERS[0])
+    for start in range(0, 60, 6):
+        rows = [{"zone": "a", "step": step, "time": "6", "level": 2} for step in range(start, start + 6)]
+        found = kind.check_all(rows, rows)
+        assert found is not None
+        assert [draft.topic for draft in found] == [f"tides.{row['step']}.a.0600.2" for row in rows]
+    rows = [{"zone": "a", "step": step, "time": "6", "level": 2} for step in range(25)]
+    assert kind.check_all(rows, rows) in (None, [kind.check(row, row) for row in rows])

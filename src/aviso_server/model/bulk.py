@@ -6,8 +6,10 @@ not plainly acceptable is left out here, and whoever wants to know why asks `Eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, count, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, AnyStr
 
 import msgspec
 
@@ -16,7 +18,9 @@ from aviso_server.model import topic
 from aviso_server.model.fields import SpatialField
 from aviso_server.model.notification import Box
 from aviso_server.model.publishing import Part, _Values  # the one place that knows what a value contributes
-from aviso_server.model.schema import EventType
+
+if TYPE_CHECKING:
+    from aviso_server.model.schema import EventType
 
 __all__ = ["Bulk", "Columns"]
 
@@ -59,7 +63,7 @@ class Bulk:
         for place, column in values.items():
             if set(map(type, column)) <= _TEXTS_AND_INTEGERS:
                 bad = self.bad_values(place, set(column))
-                found.update([at for at, value in enumerate(column) if value in bad] if bad else ())
+                found.update(compress(count(), map(bad.__contains__, column)) if bad else ())
             else:
                 find = self._fields[place].part
                 found.update([at for at, value in enumerate(column) if find(value) is None])
@@ -69,8 +73,19 @@ class Bulk:
         """Those of some texts and integers that the field in this place of `names` does not plainly accept."""
         return self._fields[place].bad(values)
 
+    def of_objects(self, identifiers: Sequence[dict[str, Any]]) -> Columns | None:
+        """The canonical form of identifiers; None if one of them lacks a field or has one that is not known."""
+        if set(map(len, identifiers)) != {len(self.names)}:
+            return None
+        try:
+            return self.canonical([list(map(itemgetter(name), identifiers)) for name in self.names])
+        except KeyError:
+            return None
+
     def canonical(self, values: Sequence[Sequence[Any]]) -> Columns:
         """The canonical form of the rows that are acceptable."""
+        if self._shape is None and (found := self._all_plain(values)) is not None:
+            return found
         parts = [field.parts(column) for field, column in zip(self._fields, values, strict=True)]
         refused, kept = _without_refused(parts)
         tokens = [[part[0] for part in kept[place]] for place in self._order]
@@ -82,6 +97,36 @@ class Bulk:
             list(map(".".join, zip(bases, *tokens, strict=True))),
             None if self._shape is None else [part[2] for part in kept[self._shape]],
         )
+
+    def _all_plain(self, values: Sequence[Sequence[Any]]) -> Columns | None:
+        """The same for rows that are all acceptable, without a line of Python for any of them; None if they are not."""
+        count = len(values[0])
+        known = [field.knows(column) for field, column in zip(self._fields, values, strict=True)]
+        if not count or not all(known):
+            return None
+        try:
+            members = [field.members(column) for field, column in zip(self._fields, values, strict=True)]
+            tokens = [self._fields[place].tokens(values[place]) for place in self._order]
+            identifiers = b"}\n{".join(_joined(b",", members, count))
+            topics = list(_joined(".", [self._base, *tokens], count))
+        except KeyError:  # a field has started anew in between
+            return None
+        return Columns([], (b"{%b}" % identifiers).split(b"\n"), topics, None)
+
+
+def _joined(separator: AnyStr, columns: Sequence[AnyStr | Iterable[AnyStr]], count: int) -> Iterable[AnyStr]:
+    """What stands in each row, joined; a column that is one text is the same in all rows, and joined only once."""
+    pieces: list[Iterable[AnyStr]] = []
+    alike: list[AnyStr] = []
+    for column in columns:
+        if isinstance(column, str | bytes):
+            alike.append(column)
+            continue
+        pieces += [repeat(separator.join(alike), count), column] if alike else [column]
+        alike = []
+    if alike:
+        pieces.append(repeat(separator.join(alike), count))
+    return map(separator.join, zip(*pieces, strict=True))
 
 
 def _without_refused(columns: list[list[Part | None]]) -> tuple[list[int], list[list[Part]]]:
@@ -95,11 +140,27 @@ def _without_refused(columns: list[list[Part | None]]) -> tuple[list[int], list[
 class _FieldColumn:
     """A field, and what the distinct values that it has seen lately contribute."""
 
-    __slots__ = ("_known", "_values")
+    __slots__ = ("_known", "_members", "_tokens", "_values")
 
     def __init__(self, values: _Values) -> None:
         self._values = values
         self._known: dict[str | int, Part] = {}
+        self._tokens: dict[str | int, str] = {}  # the parts once more
+        self._members: dict[str | int, bytes] = {}
+
+    def knows(self, column: Sequence[Any]) -> bool:
+        """True if all are acceptable texts and integers; what they contribute is known from now on."""
+        if not _TEXTS_AND_INTEGERS.issuperset(map(type, column)):
+            return False
+        return None not in map(self.part, set(column).difference(self._known))
+
+    def tokens(self, column: Sequence[Any]) -> str | Iterable[str]:
+        """What each value contributes to its topic, or once what all of them do; KeyError if it is not known."""
+        return _looked_up(self._tokens, column)
+
+    def members(self, column: Sequence[Any]) -> bytes | Iterable[bytes]:
+        """The same for identifiers."""
+        return _looked_up(self._members, column)
 
     def parts(self, column: Sequence[Any]) -> list[Part | None]:
         """What each value contributes; None for those to ask `check` about."""
@@ -134,5 +195,14 @@ class _FieldColumn:
         if type(value) is int or (type(value) is str and len(value) <= _LONGEST_REMEMBERED):
             if len(self._known) >= _MOST_REMEMBERED:
                 self._known.clear()
+                self._tokens.clear()
+                self._members.clear()
             self._known[value] = part
+            self._tokens[value], self._members[value] = part[0], part[1]
         return part
+
+
+def _looked_up(parts: dict[str | int, AnyStr], column: Sequence[Any]) -> AnyStr | Iterable[AnyStr]:
+    if column.count(column[0]) == len(column):
+        return parts[column[0]]
+    return map(parts.__getitem__, column)

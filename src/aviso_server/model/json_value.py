@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ import orjson
 
 from aviso_server.errors import InvalidRequest, MalformedRequest
 
-__all__ = ["MAX_DEPTH", "compact", "deeper_than", "identifier_text", "loads"]
+__all__ = ["MAX_DEPTH", "compact", "compact_all", "deeper_than", "identifier_text", "loads"]
 
 MAX_DEPTH = 127
 
@@ -19,6 +21,7 @@ _encoder = msgspec.json.Encoder(order="sorted")
 compact = _encoder.encode
 """Compact JSON bytes with sorted keys; floats as shortest text, non-ASCII unescaped."""
 
+_first = itemgetter(0)
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
@@ -41,12 +44,28 @@ def deeper_than(body: bytes, limit: int) -> bool:
     # every level takes two brackets and their number bounds the depth: nearly every body passes without a look inside
     if len(body) <= 2 * limit or (limit > 0 and body.find(b"{", 1) < 0 and body.find(b"[", 1) < 0):
         return False
-    if body.count(b"[") + body.count(b"{") <= limit:
+    if _brackets(body) <= limit:
         return False
     marks = np.frombuffer(_STRING.sub(b"", body), dtype=np.uint8)
     steps = ((marks == ord("[")) | (marks == ord("{"))).astype(np.int8)
     steps -= (marks == ord("]")) | (marks == ord("}"))
     return bool(np.cumsum(steps, dtype=np.int64).max(initial=0) > limit)
+
+
+def compact_all(values: Sequence[object], limit: int) -> list[bytes] | None:
+    """`compact` of each, many times faster; None if one of them may nest more than `limit` levels deep."""
+    try:
+        lines = _encoder.encode_lines(values)
+    except RecursionError:
+        return None
+    texts = lines[:-1].split(b"\n")  # within values, ends of lines are escaped
+    # every level below the first takes a bracket that does not begin a text
+    inner = _brackets(lines) - _brackets(bytes(map(_first, texts)))
+    return texts if inner < limit or not any(deeper_than(text, limit) for text in texts) else None
+
+
+def _brackets(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
 
 
 def identifier_text(name: str, value: object) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import Any, Literal
 
 import msgspec
 
 from aviso_server.errors import InvalidRequest, UnknownEventType
 from aviso_server.model import geometry, topic
+from aviso_server.model.bulk import Bulk
 from aviso_server.model.constraint import Constraint
 from aviso_server.model.fields import Field
 from aviso_server.model.fields.point_cloud import PointCloudField
 from aviso_server.model.fields.polygon import PolygonField, read_polygon
 from aviso_server.model.filter import Area, Filter
-from aviso_server.model.json_value import compact, deeper_than, identifier_text
+from aviso_server.model.json_value import compact, compact_all, deeper_than, identifier_text
 from aviso_server.model.notification import Draft
 from aviso_server.model.publishing import Publishing, missing_field, unknown_field
 
@@ -45,6 +48,22 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if payload is None and self.payload_required:
             raise InvalidRequest(f"Payload is required for event type '{self.name}'", field="payload")
         return Draft(self.base, wire, stored, payload_bytes(payload), box)
+
+    def check_all(self, identifiers: Sequence[dict[str, Any]], payloads: Sequence[object]) -> list[Draft] | None:
+        """The same as `check` of each, many times faster; None if one of them cannot be accepted."""
+        found = self._bulk.of_objects(identifiers) if self.fields else None
+        if found is None or found.refused or (self.payload_required and None in payloads):
+            return None
+        texts = compact_all(payloads, MAX_PAYLOAD_DEPTH)
+        if texts is None:
+            return None
+        columns = (repeat(self.base), found.topics, found.identifiers, texts)
+        return list(map(Draft, *columns) if found.boxes is None else map(Draft, *columns, found.boxes))
+
+    @cached_property
+    def _bulk(self) -> Bulk:
+        """Made with the first batch and not pickled."""
+        return Bulk(self)
 
     @cached_property
     def _publishing(self) -> Publishing:
@@ -136,6 +155,10 @@ class GenericType(msgspec.Struct, frozen=True):
             identifier=compact({name: text for name, text in values.items() if text != topic.WILDCARD}),
             payload=payload_bytes(payload),
         )
+
+    def check_all(self, identifiers: Sequence[dict[str, Any]], payloads: Sequence[object]) -> list[Draft] | None:
+        """None: there is nothing that would make many faster than one by one."""
+        return None
 
     def compile(
         self,

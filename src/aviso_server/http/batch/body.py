@@ -56,4 +56,4 @@ def _line(line: bytes) -> Any | RequestError:
     try:
         return loads(line)
     except MalformedRequest as error:
-        return error
+        return error.with_traceback(None)  # which leads to all lines, and would keep them

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ __all__ = ["KEY", "Checked", "Checker", "Fault", "fault_of"]
 KEY = "idempotency_key"
 _ENDPOINT = ENDPOINTS["notifications"]
 _MOST_TYPES = 1024  # event types that are remembered while a batch is checked
+_event_type, _identifier, _payload = itemgetter("event_type"), itemgetter("identifier"), itemgetter("payload")
 _STORED = '{"status":"success","sequence":'
 
 
@@ -78,48 +81,56 @@ class Checker:
         self._most_identifier_bytes = service.settings.limits.max_identifier_bytes
         self._unsuspicious = min(self._most_bytes, self._most_identifier_bytes)
 
+    def check_all(self, items: Sequence[Any]) -> list[Checked] | None:
+        """`check` of each; None if they are not all of one event type, plain and acceptable."""
+        if set(map(type, items)) != {dict} or set(map(len, items)) != {3}:
+            return None
+        try:
+            names = set(map(_event_type, items))
+            identifiers, payloads = list(map(_identifier, items)), list(map(_payload, items))
+            if len(names) != 1 or set(map(type, identifiers)) != {dict} or "point" in identifiers[0]:
+                return None
+            name = names.pop()
+            kind = (self._types.get(name) or self._find(name)) if type(name) is str else None
+            drafts = None if kind is None or kind.fault is not None else kind.of.check_all(identifiers, payloads)
+        except (KeyError, TypeError, RequestError):  # a member is not there, or its value is no text
+            return None
+        if kind is None or drafts is None:
+            return None
+        sizes = [len(draft.identifier) + len(draft.payload) for draft in drafts]
+        return None if max(sizes) > self._unsuspicious else list(map(Checked, drafts, repeat(kind), repeat(None)))
+
     def check(self, members: Any) -> Checked | Fault:
         """The notification, or why it cannot be stored; a Refusal if credentials are needed and there are none."""
         label, key = UNKNOWN, None
+        if isinstance(members, RequestError):
+            return self._refused(label, members)
         try:
-            # most have three members: looking at these here and not in a function is worth a tenth of the time
-            if (
-                type(members) is dict
-                and len(members) == 3
-                and type(name := members.get("event_type")) is str
-                and type(identifier := members.get("identifier")) is dict
-                and "payload" in members
-                and "point" not in identifier
-            ):
-                payload = members["payload"]
-                kind = self._types.get(name) or self._find(name)
-                label = kind.label
-            else:
-                if isinstance(members, RequestError):
-                    raise members
-                if type(members) is dict and KEY in members:
-                    key = key_text(members.pop(KEY))
-                    self.keyed = True
-                request = read_request(members)
-                kind = self._types.get(request.event_type) or self._find(request.event_type)
-                label = kind.label
-                check_publishable(request)
-                identifier, payload = request.identifier, request.payload
+            if type(members) is dict and KEY in members:
+                key = key_text(members.pop(KEY))
+                self.keyed = True
+            request = read_request(members)
+            kind = self._types.get(request.event_type) or self._find(request.event_type)
+            label = kind.label
+            check_publishable(request)
             if kind.fault is not None:
                 self._counts[label, "rejected"] += 1
                 return kind.fault
-            draft = kind.of.check(identifier, payload)
+            draft = kind.of.check(request.identifier, request.payload)
             if len(draft.identifier) + len(draft.payload) > self._unsuspicious:
                 self._check_size(draft)
         except RequestError as error:
-            self._counts[label, "rejected" if isinstance(error, UnknownEventType) else "error"] += 1
-            self._service.limits.note_invalid(error)
-            return fault_of(error)
+            return self._refused(label, error)
         except RecursionError:
             self._counts[label, "error"] += 1
             message = f"Field 'payload' nests deeper than {MAX_PAYLOAD_DEPTH} levels"
             return fault_of(InvalidRequest(message, field="payload"))
         return Checked(draft, kind, key)
+
+    def _refused(self, label: str, error: RequestError) -> Fault:
+        self._counts[label, "rejected" if isinstance(error, UnknownEventType) else "error"] += 1
+        self._service.limits.note_invalid(error)
+        return fault_of(error)
 
     def failed(self, one: Checked, error: RequestError | LogError) -> str:
         """Count a notification that could not be stored; as it stands in the answer."""

@@ -69,7 +69,8 @@ async def _check(checker: Checker, items: Sequence[Any]) -> list[Checked | Fault
     for start in range(0, len(items), _AT_ONCE):
         if start:
             await asyncio.sleep(0)
-        checked += [checker.check(members) for members in items[start : start + _AT_ONCE]]
+        some = items[start : start + _AT_ONCE]
+        checked += checker.check_all(some) or [checker.check(members) for members in some]
     return checked
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, compress, count
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -36,6 +36,12 @@ _DIGITS = bytes(0x30 if 0x30 <= each <= 0x39 else 0 for each in range(256))
 _LONG = b"0" * 19
 _SHORTEST_DEEP = 2 * MAX_PAYLOAD_DEPTH  # bytes: a shorter text cannot nest too deep
 
+_MOST_FAULTS = 10_000  # bad values that are remembered
+_LONGEST_VALUE = 64  # characters of these
+
+_Value = tuple[int, str | int]
+"""The place of a field, and a value of it."""
+
 _identifier, _payload, _event_type = attrgetter("identifier"), attrgetter("payload"), attrgetter("event_type")
 
 
@@ -48,6 +54,7 @@ class Checker:
         self._times = Times(latest)
         self._bulk: Bulk | None = None
         self._needs_payload = False
+        self._faults: dict[_Value | None, Fault] = {}  # of rows in which all but this value is plainly acceptable
         if isinstance(event_type, EventType) and event_type.fields:
             self._bulk = Bulk(event_type)
             self._needs_payload = bool(event_type.payload_required)
@@ -76,24 +83,38 @@ class Checker:
         if self._wanted.history:
             columns = [list(map(value, identifiers)) for value in self._values]
             taken, refused = self._whole(places, columns, payloads, [row.time for row in rows])
-        else:
-            given = list(map(msgspec.json.encode, identifiers)) if self._wanted.given else None
-            taken, refused = _taken(places, payloads, given, self._refused(identifiers))
-        return self._slowly(taken, slow + refused, lines) if slow or refused else Outcome(taken, {})
+            return self._slowly(taken, slow + refused, lines) if slow or refused else Outcome(taken, {})
+        given = list(map(msgspec.json.encode, identifiers)) if self._wanted.given else None
+        bad = self._refused(identifiers)
+        taken, _ = _taken(places, payloads, given, sorted(bad))
+        known = {at: fault for at, value in bad.items() if (fault := self._faults.get(value)) is not None}
+        slow += [places[at] for at in bad if at not in known]
+        outcome = self._slowly(taken, slow, lines) if slow else Outcome(taken, {})
+        for at, value in bad.items():
+            if value is not None and (fault := known.get(at) or outcome.faults.get(places[at])) is not None:
+                outcome.faults[places[at]] = fault
+                if len(self._faults) < _MOST_FAULTS:
+                    self._faults[value] = fault
+        return outcome
 
-    def _refused(self, identifiers: Sequence[Any]) -> list[int]:
-        """The places of identifiers that are not plainly acceptable: every field looks at its distinct values."""
+    def _refused(self, identifiers: Sequence[Any]) -> dict[int, _Value | None]:
+        """The places of identifiers that are not plainly acceptable, and why if it is a single short value.
+
+        Every field looks at its distinct values.
+        """
         assert self._bulk is not None
-        found: set[int] = set()
+        found: dict[int, _Value | None] = {}
         for place, value in enumerate(self._values):
             if place in self._mixed:
                 continue
             bad = self._bulk.bad_values(place, set(map(value, identifiers)))
-            found.update([at for at, each in enumerate(identifiers) if value(each) in bad] if bad else ())
+            for at in compress(count(), map(bad.__contains__, map(value, identifiers))) if bad else ():
+                it = value(identifiers[at])
+                found[at] = None if at in found or len(str(it)) > _LONGEST_VALUE else (place, it)
         if self._mixed:
             columns = {place: list(map(self._values[place], identifiers)) for place in self._mixed}
-            found.update(self._bulk.refused(columns))
-        return sorted(found)
+            found.update(dict.fromkeys(self._bulk.refused(columns)))
+        return found
 
     def _decoded(self, lines: Sequence[bytes]) -> list[Any]:
         """Plain rows; None in the place of those that are not plain."""
@@ -110,7 +131,8 @@ class Checker:
         """The places of rows that need a closer look."""
         odd: set[int] = set()
         if not set(map(_event_type, rows)) <= {None, self._event_type.name}:
-            odd |= {at for at, row in enumerate(rows) if row.event_type not in (None, self._event_type.name)}
+            named = (None, self._event_type.name)
+            odd |= {at for at, name in enumerate(map(_event_type, rows)) if name not in named}
         if self._needs_payload and b"null" in payloads:
             odd |= {at for at, payload in enumerate(payloads) if payload == b"null"}
         if max(map(len, payloads), default=0) > _SHORTEST_DEEP:
@@ -214,16 +236,17 @@ class Checker:
         try:
             return read_row(line, self._event_type.name)
         except RequestError as error:
-            return error
+            return error.with_traceback(None)  # which leads to all rows, and would keep them
 
     def _each(self, taken: Taken, notices: Notices) -> Outcome:
         """One by one, by the model's own check."""
         rows: list[TakenRow] = []
         faults: dict[int, Fault] = {}
         for place, notice in notices.items():
+            if isinstance(notice, RequestError):
+                faults[place] = fault_of(notice)
+                continue
             try:
-                if isinstance(notice, RequestError):
-                    raise notice
                 rows.append(self._check(place, notice))
             except RequestError as error:
                 faults[place] = fault_of(error)

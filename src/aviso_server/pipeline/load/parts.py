@@ -53,6 +53,7 @@ HISTORY = pa.schema(
 
 _SCHEMAS: dict[Step, pa.Schema] = {"faults": FAULTS, "items": ITEMS, "history": HISTORY}
 _KEY_BYTES = 16
+_GROUP = 10_000  # rows, or a few more, that are written together
 
 
 def part_path(folder: Path, step: Step, number: int) -> Path:
@@ -67,17 +68,21 @@ class Part:
         self._path = part_path(folder, step, number)
         self._draft = self._path.with_name(f"_{self._path.name}.{os.getpid()}")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(
-            self._draft, _SCHEMAS[step], compression="zstd", compression_level=1, use_dictionary=False
-        )
+        self._writer = pq.ParquetWriter(self._draft, _SCHEMAS[step], compression="lz4", use_dictionary=False)
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0  # that wait
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Some more rows."""
         if batch.num_rows:
-            self._writer.write_batch(batch)
+            self._waiting.append(batch)
+            self._rows += batch.num_rows
+        if self._rows >= _GROUP:
+            self._write()
 
     def finish(self) -> None:
         """All rows have been given."""
+        self._write()
         self._writer.close()
         self._draft.replace(self._path)
 
@@ -85,6 +90,11 @@ class Part:
         """Something went wrong: leave nothing behind."""
         self._writer.close()
         self._draft.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
+            self._waiting, self._rows = [], 0
 
 
 def faults_of(chunk: Chunk) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 
 import msgspec
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from aviso_server.pipeline.load.inputs import Input, opened
 __all__ = ["SPLIT_BYTES", "Split", "cut"]
 
 SPLIT_BYTES = 32 * 1024 * 1024
-"""How much of a text file a worker gets at a time, about."""
+"""How much of a text file a worker gets at a time, at most."""
 
 _SPLIT_ROWS = 200_000  # the same for Parquet
 _LONGEST_SEARCH = 1024 * 1024  # bytes in which the end of a CSV row is looked for
@@ -54,8 +55,10 @@ def _pieces(given: Input, size: int) -> Iterator[Piece]:
     elif given.packed or given.form == "json":
         yield 0, _END, 0, ()  # can only be read from the beginning
     else:
-        for start in range(0, max(given.bytes, 1), size):
-            yield start, min(start + size, max(given.bytes, 1)), 0, ()
+        length = max(given.bytes, 1)
+        even = ceil(length / ceil(length / size))  # so that no worker waits for another one's last piece
+        for start in range(0, length, even):
+            yield start, min(start + even, length), 0, ()
 
 
 _END = 2**62

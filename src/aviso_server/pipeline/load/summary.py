@@ -67,13 +67,13 @@ class Tally:
         """Some more rows, with the faults of those that were refused."""
         self.rows += rows
         self.lines += lines
-        for fault in faults:
+        for fault, times in Counter(faults).items():
             reason = self._known.get(fault)
             if reason is None:
                 reason = _kept(self._reasons, Reason(fault.code, fault.field or "", rule_of(fault)))
                 if len(self._known) < _MOST_KNOWN:
                     self._known[fault] = reason
-            self._reasons[reason] += 1
+            self._reasons[reason] += times
 
     def summary(self) -> Summary:
         """All of it."""

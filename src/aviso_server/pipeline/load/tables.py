@@ -105,7 +105,7 @@ class TableReader:
             identifier = self._identifier(cells, place)
             check_identifier(identifier)
         except RequestError as error:
-            return error
+            return error.with_traceback(None)
         return Notice(identifier, msgspec.json.decode(payloads[place]), None if times is None else times[place])
 
     def _identifier(self, cells: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
@@ -151,5 +151,5 @@ def _error(check: Any, *arguments: Any) -> RequestError:
     try:
         check(*arguments)
     except RequestError as error:
-        return error
+        return error.with_traceback(None)
     raise AssertionError("it was refused before")
