@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,7 @@ from aviso_server.delivery.tail import Passed, Tail
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.delivery.wheel import Wheel
 from aviso_server.errors import LogUnavailable
-from aviso_server.log.base import Log
+from aviso_server.log.base import Batch, Log
 from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.filter import Filter
 from aviso_server.model.timestamp import SECOND
@@ -173,31 +174,42 @@ class Hub:
     async def pieces(
         self, history: History, wanted: Filter, render: Render, start: int, end: int, cap: int | None = None
     ) -> AsyncGenerator[Piece, None]:
-        """History from `start` to `end`, at most `cap` notifications of it; the next piece is made meanwhile."""
+        """History from `start` to `end`, at most `cap` notifications of it.
+
+        While a piece is sent the next one is rendered, and what the one after that needs is read.
+        """
         batch, room = self._batch(_FIRST_BATCH), cap
         reading = history.reading(wanted, start)
+        unhurried = bool(self.pace.batch_delay)
+        found: asyncio.Task[Batch] | None = None
         ahead: asyncio.Task[Piece] | None = None
 
         async def make() -> Piece:
-            return await history.piece(wanted, render, await reading.next(end, batch), room)
+            nonlocal batch, found
+            this = await (found or reading.next(end, batch))
+            found = None
+            if this.next <= end and not unhurried:
+                batch = min(batch * 4, _LARGEST_BATCH)
+                found = asyncio.create_task(reading.next(end, batch))
+            return await history.piece(wanted, render, this, room)
 
         try:
             while start <= end:
                 piece = await (ahead or make())
                 start, ahead = piece.next, None
                 room = None if room is None else room - piece.count
-                if start <= end and not piece.more and not self.pace.batch_delay:
-                    batch = min(batch * 4, _LARGEST_BATCH)
+                if start <= end and not piece.more and not unhurried:
                     ahead = asyncio.create_task(make())
                 yield piece
                 if piece.more:
                     return
-                if self.pace.batch_delay and start <= end:
+                if unhurried and start <= end:
                     await asyncio.sleep(self.pace.batch_delay)
         finally:
-            if ahead is not None:
-                ahead.cancel()
-                ahead.add_done_callback(_ignore)
+            for task in (ahead, found):
+                if task is not None:
+                    task.cancel()
+                    task.add_done_callback(_ignore)
             reading.close()
 
     async def next_piece(self, reading: Reading, render: Render) -> Piece:
@@ -286,7 +298,7 @@ def _check_fed(tail: Tail) -> None:
         raise LogUnavailable(f"the live feed of stream '{tail.stream}' was lost; ask again")
 
 
-def _ignore(reading: asyncio.Task[Piece]) -> None:
+def _ignore(reading: asyncio.Task[Any]) -> None:
     """Nobody is interested any longer, nor in why it failed."""
     if not reading.cancelled():
         reading.exception()

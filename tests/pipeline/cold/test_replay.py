@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from aviso_server.pipeline.archive.layout import data_path, file_name, listing
 from aviso_server.pipeline.archive.storage import LOCAL
 from aviso_server.pipeline.archive.tombstones import mark_deleted, mark_wiped
 from aviso_server.pipeline.cold.footers import Footers
-from aviso_server.pipeline.cold.reading import Reading
+from aviso_server.pipeline.cold.reading import Reading, Turns
 from aviso_server.pipeline.cold.replay import ColdReplay
 from aviso_server.pipeline.cold.scan import Scanner
 from aviso_server.pipeline.cold.walk import Budget
@@ -202,7 +202,7 @@ def test_files_may_be_merged_while_somebody_reads(
             LOCAL,
             Footers(lambda file: LOCAL.open(file.path)),
             Scanner(spark),
-            working,
+            Turns(working, working),
             nullcontext,
             threading.Event(),
             first=Budget(rows=1_000, bytes=10**9),  # so that they come in many parts, chosen before the files go
@@ -216,6 +216,21 @@ def test_files_may_be_merged_while_somebody_reads(
             part.unlink()
         found += list(tables)
     assert sequences(found) == [place for place in range(1, ROWS + 1) if steps[place - 1] < 400]
+
+
+def test_who_begins_does_not_wait_in_line() -> None:
+    done: list[str] = []
+    go_on = threading.Event()
+    with ThreadPoolExecutor(2) as beginning, ThreadPoolExecutor(1) as working:
+        working.submit(go_on.wait, 60)  # somebody else's work
+        first, second = Turns(beginning, working), Turns(beginning, working)
+        pieces = [(turns, name, number) for number in range(4) for turns, name in ((first, "a"), (second, "b"))]
+        futures = [turns.submit(done.append, f"{name}{number}") for turns, name, number in pieces]
+        wait(futures[:4], timeout=60)
+        assert sorted(done) == ["a0", "a1", "b0", "b1"]
+        go_on.set()
+        wait(futures, timeout=60)
+    assert done[4:] == ["a2", "b2", "a3", "b3"]
 
 
 def test_a_file_that_cannot_be_read_is_an_error_and_not_a_gap(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aviso_server.pipeline.archive.columns import plain_columns
+from aviso_server.pipeline.archive.columns import plain_columns, steady_columns
 from aviso_server.pipeline.archive.layout import ROW_GROUP_ROWS
 
 __all__ = ["Draft", "Maker", "RangeWriter", "is_draft"]
@@ -118,6 +118,7 @@ class RangeWriter:
             schema,
             compression="zstd",
             use_dictionary=[name for name in schema.names if name not in plain],
+            column_encoding=dict.fromkeys(steady_columns(schema), "DELTA_BINARY_PACKED"),
             write_statistics=[name for name in schema.names if name not in ("identifier", "payload")],
             write_page_index=True,
             max_rows_per_page=_PAGE_ROWS,

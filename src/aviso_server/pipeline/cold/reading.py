@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,7 +28,7 @@ from aviso_server.pipeline.cold.judge import DOUBT, Judge
 from aviso_server.pipeline.cold.scan import Scanner, reason
 from aviso_server.pipeline.cold.walk import Budget, Chunk, Group, Hits, chunks, next_group
 
-__all__ = ["Reading", "without_deleted"]
+__all__ = ["Reading", "Turns", "without_deleted"]
 
 _MEGABYTE = 1024 * 1024
 _FIRST = Budget(rows=25_000, bytes=8 * _MEGABYTE)
@@ -43,6 +44,7 @@ _SMALL = 4 * _MEGABYTE
 """What is read at once without being searched: a second job would take longer."""
 _GROWTH, _SEARCH_GROWTH = 4, 10
 _AT_ONCE = 2  # fetches: while one reads, the next one is prepared
+_FIRST_TURNS = 2  # pieces of work: to search and to fetch, so that the first notification comes soon
 _MANY = 0.25  # if so many rows pass, they are not worth to be searched for first
 _MOST_ATTEMPTS = 3
 
@@ -53,12 +55,30 @@ _NOTHING = pa.table(
 )
 
 
+Result = TypeVar("Result")
+
+
 class _Step(msgspec.Struct):
     """A group on its way."""
 
     group: Group
     marks: Tombstones
     search: Future[Hits] | None  # None: everything is read
+
+
+class Turns:
+    """Where one replay has its work done: at once as long as it is new, then in line with the others."""
+
+    def __init__(self, beginning: Executor, working: Executor) -> None:
+        self._beginning = beginning
+        self._working = working
+        self._given = 0
+
+    def submit(self, work: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Have something done."""
+        self._given += 1
+        executor = self._beginning if self._given <= _FIRST_TURNS else self._working
+        return executor.submit(work, *arguments)
 
 
 class Reading:
@@ -73,7 +93,7 @@ class Reading:
         storage: Storage,
         footers: Footers,
         scanner: Scanner,
-        working: Executor,
+        turns: Turns,
         tagged: Callable[[], AbstractContextManager[None]],
         stopped: threading.Event,
         first: Budget = _FIRST,
@@ -85,7 +105,7 @@ class Reading:
         self._storage = storage
         self._footers = footers
         self._scanner = scanner
-        self._working = working
+        self._turns = turns
         self._tagged = tagged
         self._stopped = stopped
         self._conditions: dict[Sight, Condition] = {}
@@ -126,7 +146,7 @@ class Reading:
                     return
                 if part is not None:
                     chunk, step = part
-                    fetches.append((chunk.last, self._working.submit(self._fetch, chunk, step)))
+                    fetches.append((chunk.last, self._turns.submit(self._fetch, chunk, step)))
                 while fetches and (part is None or len(fetches) == _AT_ONCE):
                     covered, fetch = fetches.popleft()
                     yield covered, fetch.result()
@@ -147,15 +167,14 @@ class Reading:
                 continue
             if not step.search.done():
                 yield None
-            # Spark never waits for work: before a group has been searched, the next one is on its way. Only what is
-            # found first has all of Spark for itself.
+            # Spark never waits for work: before a group has been searched, the next one is on its way. As long as
+            # nothing was found, it may be that little is searched to find the first soon.
             following = self._plan(group.last + 1) if self._found else None
             hits = step.search.result()
             self._share = len(hits) / max(1, group.rows)
             for chunk in chunks(group, hits, self._fetching):
                 yield chunk, step
             if following is None:
-                yield None
                 self._found = self._found or len(hits) > 0
                 following = self._plan(group.last + 1)
             step = following
@@ -176,7 +195,7 @@ class Reading:
             return _Step(group, marks, None)
         rows = min(_MOST_SEARCH.rows, self._search.rows * _SEARCH_GROWTH)
         self._search = msgspec.structs.replace(_MOST_SEARCH, rows=rows)
-        return _Step(group, marks, self._working.submit(self._hits, group))
+        return _Step(group, marks, self._turns.submit(self._hits, group))
 
     def _hits(self, group: Group) -> Hits:
         """The sequences of what seems to be wanted."""

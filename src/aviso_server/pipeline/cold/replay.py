@@ -24,7 +24,7 @@ from aviso_server.pipeline.archive.tombstones import Tombstones, read_tombstones
 from aviso_server.pipeline.cold import seek
 from aviso_server.pipeline.cold.count import Counting
 from aviso_server.pipeline.cold.footers import Footers
-from aviso_server.pipeline.cold.reading import Reading, without_deleted
+from aviso_server.pipeline.cold.reading import Reading, Turns, without_deleted
 from aviso_server.pipeline.cold.remote import opener
 from aviso_server.pipeline.cold.scan import Scanner
 
@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
 _BATCH_ROWS = 8192
 _GLANCE = 0.05  # seconds between two looks whether anybody still waits
 _MOST_READINGS = 32
-_MOST_JOBS = 16
+_MOST_JOBS = 16  # where nobody can say how many tasks run at the same time
 
 
 class ColdReplay:
@@ -58,7 +58,9 @@ class ColdReplay:
         self._scanner = Scanner(session)
         self._pools = _Pools()
         self._reading = ThreadPoolExecutor(_MOST_READINGS, "cold-replay")
-        self._working = ThreadPoolExecutor(_MOST_JOBS, "cold-job")
+        # Who goes on waits in line. Spark would give cores to whoever has none, and among several always to the same.
+        self._working = ThreadPoolExecutor((self._scanner.cores or _MOST_JOBS) + 1, "cold-job")
+        self._beginning = ThreadPoolExecutor(_MOST_READINGS, "cold-start")
 
     def read(self, wanted: Filter, start: int, end: int, cancelled: threading.Event) -> Iterator[pa.RecordBatch]:
         """The archived notifications that the filter lets through, ascending, from one sequence to another.
@@ -78,7 +80,7 @@ class ColdReplay:
                 self._storage,
                 self._footers,
                 self._scanner,
-                self._working,
+                Turns(self._beginning, self._working),
                 partial(self._scanner.tagged, tag, pool),
                 stopped,
             )
@@ -142,6 +144,7 @@ class ColdReplay:
         """Let go of the threads."""
         self._reading.shutdown(wait=False, cancel_futures=True)
         self._working.shutdown(wait=False, cancel_futures=True)
+        self._beginning.shutdown(wait=False, cancel_futures=True)
 
     def _files(self, stream: str) -> list[DataFile]:
         return listing(stream_folder(self._root, stream), self._storage)

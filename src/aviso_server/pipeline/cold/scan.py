@@ -50,6 +50,8 @@ class Scanner:
         self._session = session if self._context is None else session.newSession()
         for name, value in _SETTINGS.items():
             self._session.conf.set(name, value)
+        self.cores = None if self._context is None else self._context.defaultParallelism
+        """How many tasks run at the same time, if that is known."""
 
     def rows(
         self,

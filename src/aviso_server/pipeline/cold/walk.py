@@ -17,8 +17,9 @@ __all__ = ["Budget", "Chunk", "Group", "Hits", "chunks", "next_group"]
 
 Hits = npt.NDArray[np.int64]
 
-_MOST_PICKED = 256
-"""Notifications that are picked out by their sequences in one go: each costs a look at every row group."""
+_MOST_PICKED = 1024
+"""Notifications that are picked out by their sequences in one go: each costs a look at every row group, and each go
+costs something by itself."""
 _FEW_PER_GROUP = 16
 """Up to so many hits in a row group it pays to look for their pages; beyond, nearly every page has one."""
 _SHORTEST_GAP = 4
