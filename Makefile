@@ -4,6 +4,7 @@
 #   make serve CONFIG=my-config.yaml   another configuration
 #   make serve BACKEND=jetstream       notifications on a broker that is started along, with its data in data/nats
 #   make test ARGS="-k topic -x"       some of the tests
+#   make test WORKERS=8                more of them at the same time
 #   make setup PYTHON=/path/to/python  a Python of your choice
 
 SHELL := /bin/bash
@@ -12,6 +13,7 @@ SHELL := /bin/bash
 
 CONFIG ?= examples/config.yaml
 ARGS ?=
+WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -67,7 +69,7 @@ browser: ## Install the Chromium that the tests of the console drive, if there i
 	echo "Chromium is missing, and the tests of the console will say so: install it, or set CHROMIUM to the path of one." >&2
 
 test: setup browser $(CLASSES) $(CONNECT) ## Run all tests (ARGS= goes to pytest)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Java starts in half the time with it; a Java that cannot make one starts without.
 $(CLASSES): $(STAMP)

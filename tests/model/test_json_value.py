@@ -101,6 +101,13 @@ def test_depth_is_counted_outside_of_strings(value: Any, limit: int) -> None:
     assert deeper_than(json.dumps(value).encode(), limit) == (depth(value) > limit)
 
 
+@pytest.mark.parametrize("brackets", [10, 500, 501, 5_000])
+def test_depth_is_the_same_in_short_and_long_texts(brackets: int) -> None:
+    body = b"[" + b",".join([b"[]"] * (brackets - 5)) + b',{"]":[[[]]]}]'
+    assert deeper_than(body, 4)
+    assert not deeper_than(body, 5)
+
+
 @pytest.mark.parametrize("body", [b"[" * 200 + b'"' + b'\\"' * 100_000, b"[" * 200 + b'"' * 100_001, b'"[' * 100_000])
 def test_broken_strings_are_refused_quickly(body: bytes) -> None:
     before = time.process_time()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
@@ -21,6 +22,9 @@ _encoder = msgspec.json.Encoder(order="sorted")
 compact = _encoder.encode
 """Compact JSON bytes with sorted keys; floats as shortest text, non-ASCII unescaped."""
 
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(each for each in range(256) if each not in _STEPS)
+_FEW = 1000
 _first = itemgetter(0)
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
@@ -46,9 +50,11 @@ def deeper_than(body: bytes, limit: int) -> bool:
         return False
     if _brackets(body) <= limit:
         return False
-    marks = np.frombuffer(_STRING.sub(b"", body), dtype=np.uint8)
-    steps = ((marks == ord("[")) | (marks == ord("{"))).astype(np.int8)
-    steps -= (marks == ord("]")) | (marks == ord("}"))
+    brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
+    if len(brackets) <= _FEW:  # for numpy to be worth its while
+        return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > limit
+    marks = np.frombuffer(brackets, dtype=np.uint8)
+    steps = ((marks == ord("[")) | (marks == ord("{"))).astype(np.int8) * 2 - 1
     return bool(np.cumsum(steps, dtype=np.int64).max(initial=0) > limit)
 
 

@@ -62,12 +62,7 @@ class Publishing:
     def _by_field(self, identifier: dict[str, Any]) -> Canonical:
         if identifier.keys() != self._fields.keys():
             raise self._wrong_fields(identifier)
-        parts = []
-        for values in self._values:
-            value = identifier[values.name]
-            kind = type(value)
-            known = values.known.get(value) if kind is str or kind is int else None
-            parts.append(known if known is not None else values.part(value))
+        parts = [values.find(identifier[values.name]) for values in self._values]
         wire = ".".join([self._base, *[parts[place][0] for place in self._order]])
         stored = b",".join([part[1] for part in parts if part[1]])
         box = parts[self._shapes[0]][2] if self._shapes else None
@@ -83,7 +78,7 @@ class Publishing:
         for name in self._fields:
             if name == missing:
                 break
-            known[name].part(identifier[name])  # a bad value of a field before it is reported first
+            known[name].find(identifier[name])  # a bad value of a field before it is reported first
         return missing_field(missing, "notify")
 
 
@@ -101,6 +96,12 @@ class _Values:
         self._seen = set() if seen is None else seen  # types of what is remembered, here and by whoever shares it
         self._field = field
         self._max_vertices = max_vertices
+
+    def find(self, value: Any) -> Part:
+        """What a value contributes, remembered or not."""
+        kind = type(value)
+        known = self.known.get(value) if kind is str or kind is int else None
+        return self.part(value) if known is None else known
 
     def part(self, value: object) -> Part:
         """What a value contributes; short texts and integers are remembered."""
