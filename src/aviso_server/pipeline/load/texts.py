@@ -19,7 +19,7 @@ __all__ = ["LONGEST", "Texts", "elements", "lines"]
 LONGEST = 16 * 1024 * 1024
 """Bytes of a row; a longer one is refused, so that none can fill the memory."""
 
-_BLOCK = 256 * 1024  # what is made of it stays in the processor's cache
+_BLOCK = 128 * 1024  # what is made of it stays in the processor's cache
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _BOM = b"\xef\xbb\xbf"
 
