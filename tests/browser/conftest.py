@@ -69,6 +69,8 @@ def visit_to(browser: Browser) -> Iterator[Open]:
 
 
 @pytest.fixture
-def visit(visit_to: Open, server: Server) -> Visit:
+def visit(visit_to: Open, server: Server) -> Iterator[Visit]:
     """A page at the server of this module, on a screen of usual size."""
-    return visit_to(server)
+    opened = visit_to(server)
+    yield opened
+    opened.context.close()  # before the server, which it goes on asking
