@@ -74,8 +74,8 @@ class Bulk:
         return self._fields[place].bad(values)
 
     def of_objects(self, identifiers: Sequence[dict[str, Any]]) -> Columns | None:
-        """The canonical form of identifiers; None if one of them lacks a field or has one that is not known."""
-        if set(map(len, identifiers)) != {len(self.names)}:
+        """The canonical form of identifiers; None if one has a shape, lacks a field or has one that is not known."""
+        if self._shape is not None or set(map(len, identifiers)) != {len(self.names)}:
             return None
         try:
             return self.canonical([list(map(itemgetter(name), identifiers)) for name in self.names])
@@ -100,21 +100,21 @@ class Bulk:
 
     def _all_plain(self, values: Sequence[Sequence[Any]]) -> Columns | None:
         """The same for rows that are all acceptable, without a line of Python for any of them; None if they are not."""
-        count = len(values[0])
+        rows = len(values[0])
         known = [field.knows(column) for field, column in zip(self._fields, values, strict=True)]
-        if not count or not all(known):
+        if not rows or not all(known):
             return None
         try:
             members = [field.members(column) for field, column in zip(self._fields, values, strict=True)]
             tokens = [self._fields[place].tokens(values[place]) for place in self._order]
-            identifiers = b"}\n{".join(_joined(b",", members, count))
-            topics = list(_joined(".", [self._base, *tokens], count))
+            identifiers = b"}\n{".join(_joined(b",", members, rows))
+            topics = list(_joined(".", [self._base, *tokens], rows))
         except KeyError:  # a field has started anew in between
             return None
         return Columns([], (b"{%b}" % identifiers).split(b"\n"), topics, None)
 
 
-def _joined(separator: AnyStr, columns: Sequence[AnyStr | Iterable[AnyStr]], count: int) -> Iterable[AnyStr]:
+def _joined(separator: AnyStr, columns: Sequence[AnyStr | Iterable[AnyStr]], rows: int) -> Iterable[AnyStr]:
     """What stands in each row, joined; a column that is one text is the same in all rows, and joined only once."""
     pieces: list[Iterable[AnyStr]] = []
     alike: list[AnyStr] = []
@@ -122,10 +122,10 @@ def _joined(separator: AnyStr, columns: Sequence[AnyStr | Iterable[AnyStr]], cou
         if isinstance(column, str | bytes):
             alike.append(column)
             continue
-        pieces += [repeat(separator.join(alike), count), column] if alike else [column]
+        pieces += [repeat(separator.join(alike), rows), column] if alike else [column]
         alike = []
     if alike:
-        pieces.append(repeat(separator.join(alike), count))
+        pieces.append(repeat(separator.join(alike), rows))
     return map(separator.join, zip(*pieces, strict=True))
 
 
