@@ -9,13 +9,17 @@ import time
 from types import TracebackType
 from typing import Any, NamedTuple
 
-__all__ = ["EventStream", "Frame", "StreamBroken"]
+__all__ = ["ConnectionCut", "EventStream", "Frame", "StreamBroken"]
 
 FRAME = re.compile(rb"event: ([a-z-]+)\ndata: (\{[^\r\n]*\})\n\n")
 
 
 class StreamBroken(Exception):
     """What arrived is not a well-formed event stream, or it ended where more was expected."""
+
+
+class ConnectionCut(StreamBroken, ConnectionError):
+    """The server closed the connection, or died, before it had said everything: to a caller a failure of the network."""
 
 
 class Frame(NamedTuple):
@@ -186,7 +190,7 @@ class EventStream:
             self._socket.settimeout(left)
             received = self._socket.recv(65536)
             if not received:
-                raise StreamBroken(f"the connection was cut; so far {self.kinds}")
+                raise ConnectionCut(f"the connection was cut; so far {self.kinds}")
             self._wire += received
 
 
