@@ -19,7 +19,7 @@ class StreamBroken(Exception):
 
 
 class ConnectionCut(StreamBroken, ConnectionError):
-    """The server closed the connection, or died, before it had said everything: to a caller a failure of the network."""
+    """The server closed the connection, or died, before it had said everything: a failure of the network."""
 
 
 class Frame(NamedTuple):

@@ -101,17 +101,31 @@ class Bulk:
     def _all_plain(self, values: Sequence[Sequence[Any]]) -> Columns | None:
         """The same for rows that are all acceptable, without a line of Python for any of them; None if they are not."""
         rows = len(values[0])
-        known = [field.knows(column) for field, column in zip(self._fields, values, strict=True)]
-        if not rows or not all(known):
+        if not rows:
+            return None
+        fields = list(zip(self._fields, map(_once_if_alike, values), strict=True))
+        if not all(field.takes(column) for field, column in fields):
             return None
         try:
-            members = [field.members(column) for field, column in zip(self._fields, values, strict=True)]
-            tokens = [self._fields[place].tokens(values[place]) for place in self._order]
-            identifiers = b"}\n{".join(_joined(b",", members, rows))
-            topics = list(_joined(".", [self._base, *tokens], rows))
-        except KeyError:  # a field has started anew in between
-            return None
-        return Columns([], (b"{%b}" % identifiers).split(b"\n"), topics, None)
+            identifiers, topics = self._written(fields, rows)
+        except KeyError:  # at least one value is new
+            if not all(field.learns(column) for field, column in fields):
+                return None
+            try:
+                identifiers, topics = self._written(fields, rows)
+            except KeyError:  # a field has started anew in between
+                return None
+        return Columns([], identifiers, topics, None)
+
+    def _written(
+        self, fields: Sequence[tuple[_FieldColumn, Sequence[Any]]], rows: int
+    ) -> tuple[list[bytes], list[str]]:
+        """Identifiers and topics of rows whose values are all known, else KeyError."""
+        tokens = [fields[place][0].tokens(fields[place][1]) for place in self._order]
+        topics = list(_joined(".", [self._base, *tokens], rows))
+        members = [field.members(column) for field, column in fields]
+        identifiers = b"}\n{".join(_joined(b",", members, rows))
+        return (b"{%b}" % identifiers).split(b"\n"), topics
 
 
 def _joined(separator: AnyStr, columns: Sequence[AnyStr | Iterable[AnyStr]], rows: int) -> Iterable[AnyStr]:
@@ -148,14 +162,16 @@ class _FieldColumn:
         self._tokens: dict[str | int, str] = {}  # the parts once more
         self._members: dict[str | int, bytes] = {}
 
-    def knows(self, column: Sequence[Any]) -> bool:
-        """True if all are acceptable texts and integers; what they contribute is known from now on."""
-        if not _TEXTS_AND_INTEGERS.issuperset(map(type, column)):
-            return False
+    def takes(self, column: Sequence[Any]) -> bool:
+        """True if all are texts and integers."""
+        return _TEXTS_AND_INTEGERS.issuperset(map(type, column))
+
+    def learns(self, column: Sequence[Any]) -> bool:
+        """True if all of some texts and integers are acceptable; what they contribute is known from now on."""
         return None not in map(self.part, set(column).difference(self._known))
 
     def tokens(self, column: Sequence[Any]) -> str | Iterable[str]:
-        """What each value contributes to its topic, or once what all of them do; KeyError if it is not known."""
+        """What each value contributes to its topic, at once if there is one; KeyError if it is not known."""
         return _looked_up(self._tokens, column)
 
     def members(self, column: Sequence[Any]) -> bytes | Iterable[bytes]:
@@ -202,7 +218,11 @@ class _FieldColumn:
         return part
 
 
+def _once_if_alike(column: Sequence[Any]) -> Sequence[Any]:
+    """A column of which all values are the same text has only one; 1 is the same as true."""
+    first = column[0]
+    return column[:1] if type(first) is str and column.count(first) == len(column) else column
+
+
 def _looked_up(parts: dict[str | int, AnyStr], column: Sequence[Any]) -> AnyStr | Iterable[AnyStr]:
-    if column.count(column[0]) == len(column):
-        return parts[column[0]]
-    return map(parts.__getitem__, column)
+    return parts[column[0]] if len(column) == 1 else map(parts.__getitem__, column)

@@ -20,7 +20,7 @@ from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Draft
 from aviso_server.model.schema import MAX_PAYLOAD_DEPTH, EventType, GenericType
 
-__all__ = ["KEY", "Checked", "Checker", "Fault", "fault_of"]
+__all__ = ["KEY", "Alike", "Checked", "Checker", "Fault", "fault_of"]
 
 KEY = "idempotency_key"
 _ENDPOINT = ENDPOINTS["notifications"]
@@ -67,6 +67,17 @@ class Checked(msgspec.Struct, frozen=True, gc=False):
     key: str | None
 
 
+class Alike(msgspec.Struct, frozen=True):
+    """Notifications of one event type without keys, all of which can be stored."""
+
+    kind: _Type
+    drafts: list[Draft]
+
+    def each(self) -> list[Checked]:
+        """One by one."""
+        return list(map(Checked, self.drafts, repeat(self.kind), repeat(None)))
+
+
 class Checker:
     """Checks the notifications of one batch and counts what comes of them."""
 
@@ -81,8 +92,8 @@ class Checker:
         self._most_identifier_bytes = service.settings.limits.max_identifier_bytes
         self._unsuspicious = min(self._most_bytes, self._most_identifier_bytes)
 
-    def check_all(self, items: Sequence[Any]) -> list[Checked] | None:
-        """`check` of each; None if they are not all of one event type, plain and acceptable."""
+    def check_all(self, items: Sequence[Any]) -> Alike | None:
+        """What `check` says of each; None if they are not all of one event type, plain and acceptable."""
         if set(map(type, items)) != {dict} or set(map(len, items)) != {3}:
             return None
         try:
@@ -98,7 +109,7 @@ class Checker:
         if kind is None or drafts is None:
             return None
         sizes = [len(draft.identifier) + len(draft.payload) for draft in drafts]
-        return None if max(sizes) > self._unsuspicious else list(map(Checked, drafts, repeat(kind), repeat(None)))
+        return None if max(sizes) > self._unsuspicious else Alike(kind, drafts)
 
     def check(self, members: Any) -> Checked | Fault:
         """The notification, or why it cannot be stored; a Refusal if credentials are needed and there are none."""

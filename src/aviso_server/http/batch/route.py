@@ -14,7 +14,7 @@ from aviso_server.delivery.outlet import Send
 from aviso_server.errors import InvalidRequest, KeyRefused, LogError, RequestError
 from aviso_server.http.answers import ENDPOINTS, JSON, Refusal, refusal_of, respond
 from aviso_server.http.batch.body import read_items, read_options
-from aviso_server.http.batch.items import Checked, Checker, Fault
+from aviso_server.http.batch.items import Alike, Checked, Checker, Fault
 from aviso_server.http.body import Receive, header, read_body
 from aviso_server.http.idempotency import HEADER, REPLAYED, Keyring, header_text
 from aviso_server.http.notify import storage_failed
@@ -26,6 +26,7 @@ from aviso_server.model.timestamp import SECOND, seconds_text
 __all__ = ["notify_many"]
 
 Outcome = Appended | KeyRefused | LogError
+Checks = Alike | Sequence[Checked | Fault]
 _Keys = tuple[Sequence[Keyed], BatchKey | None]
 
 _ENDPOINT = ENDPOINTS["notifications"]
@@ -51,11 +52,14 @@ async def notify_many(service: Service, scope: Any, receive: Receive, send: Send
             service.limits.check_batch(len(items))
             service.tally.batch_sizes.observe(len(items))
             checked = await _check(checker, items)
-            good = [one for one in checked if isinstance(one, Checked)]
-            if whole and len(good) < len(checked):
-                raise _refused(checked)
-            keyed = None if batch_key is None and not checker.keyed else _keys(scope, batch_key, checked)
-            outcomes = await _store(service, [one.draft for one in good], keyed, whole)
+            if isinstance(checked, Alike):
+                drafts = checked.drafts
+            else:
+                drafts = [one.draft for one in checked if isinstance(one, Checked)]
+                if whole and len(drafts) < len(checked):
+                    raise _refused(checked)
+            keyed = None if batch_key is None and not checker.keyed else _keys(scope, batch_key, _each_of(checked))
+            outcomes = await _store(service, drafts, keyed, whole)
     except RequestError as error:
         raise refusal_of(error, _ENDPOINT) from None
     except LogError as error:
@@ -64,14 +68,22 @@ async def notify_many(service: Service, scope: Any, receive: Receive, send: Send
     await respond(send, 200, JSON, answer, request_id, [REPLAYED] if replayed else [])
 
 
-async def _check(checker: Checker, items: Sequence[Any]) -> list[Checked | Fault]:
-    checked: list[Checked | Fault] = []
-    for start in range(0, len(items), _AT_ONCE):
-        if start:
+async def _check(checker: Checker, items: list[Any]) -> Checks:
+    """What becomes of each. Takes the items out of the list: they are freed fastest while they are in a cache."""
+    runs: list[Checks] = []
+    while items:
+        if runs:
             await asyncio.sleep(0)
-        some = items[start : start + _AT_ONCE]
-        checked += checker.check_all(some) or [checker.check(members) for members in some]
-    return checked
+        some, items[:_AT_ONCE] = items[:_AT_ONCE], []
+        runs.append(checker.check_all(some) or [checker.check(members) for members in some])
+    alike = [run for run in runs if isinstance(run, Alike)]
+    if alike and len(alike) == len(runs) and all(run.kind is alike[0].kind for run in alike):
+        return Alike(alike[0].kind, [draft for run in alike for draft in run.drafts])
+    return [one for run in runs for one in _each_of(run)]
+
+
+def _each_of(checked: Checks) -> Sequence[Checked | Fault]:
+    return checked.each() if isinstance(checked, Alike) else checked
 
 
 def _keys(scope: Any, batch_key: str | None, checked: Sequence[Checked | Fault]) -> _Keys:
@@ -165,25 +177,24 @@ def _refused(checked: Sequence[Checked | Fault]) -> Refusal:
 
 
 def _answer(
-    service: Service, checker: Checker, checked: Sequence[Checked | Fault], outcomes: Sequence[Outcome], request_id: str
+    service: Service, checker: Checker, checked: Checks, outcomes: Sequence[Outcome], request_id: str
 ) -> tuple[bytes, bool]:
     """The body of the answer, and whether all of it was stored before."""
     stored: Counter[str] = Counter()
     replayed: Counter[str] = Counter()
     sequences = [one.sequence for one in outcomes if isinstance(one, Appended) and not one.repeated]
-    kinds = {id(one.kind): one.kind for one in checked if isinstance(one, Checked)}
-    if len(kinds) == 1 and len(sequences) == len(checked):  # most batches are of one event type, and all is well
-        kind = kinds.popitem()[1]
-        stored[kind.label] = len(sequences)
-        shown = [kind.stored(sequences)]
+    if isinstance(checked, Alike) and len(sequences) == len(outcomes):  # most batches are, and all is well
+        stored[checked.kind.label] = len(sequences)
+        shown = [checked.kind.stored(sequences)]
     else:
-        shown = _each(checker, checked, outcomes, stored, replayed)
+        shown = _each(checker, _each_of(checked), outcomes, stored, replayed)
     for label, count in (stored + replayed).items():
         service.tally.notifications[label, "success"] += count
     for label, count in replayed.items():
         service.tally.replayed[label] += count
     new, old = stored.total(), replayed.total()
-    refused = len(checked) - new - old
+    asked = len(outcomes) if isinstance(checked, Alike) else len(checked)
+    refused = asked - new - old
     status = b"success" if not refused else b"partial" if new or old else b"error"
     body = (
         b'{"status":"%b","request_id":"%b","processed_at":"%b","stored":%d,"replayed":%d,"refused":%d,"outcomes":[%b]}'
@@ -197,7 +208,7 @@ def _answer(
             ",".join(shown).encode(),
         )
     )
-    return body, bool(old) and old == len(checked)
+    return body, bool(old) and old == asked
 
 
 def _each(

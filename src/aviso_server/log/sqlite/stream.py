@@ -28,9 +28,10 @@ __all__ = [
 KEEP_ALL = StoragePolicy()
 PACKED_BOX = struct.Struct("<4d")
 ROWS_PER_INSERT = 1024
-# JSON goes in as bytes and is kept as text: SQLite joins text without copying it first.
-_PLAIN = ("size, topic, identifier, payload", "?,?,CAST(? AS TEXT),CAST(? AS TEXT)")
-_BOXED = (f"{_PLAIN[0]}, min_lat, min_lon, max_lat, max_lon, box", f"{_PLAIN[1]},?,?,?,?,?")
+# JSON is kept as text: SQLite joins text without copying it first. It also goes in as text, and a box as a bytearray:
+# for bytes and None, but not for these, the sqlite3 module looks for an adapter, which takes longer than all else.
+_PLAIN = ("size", "topic", "identifier", "payload")
+_BOXED = (*_PLAIN, "min_lat", "min_lon", "max_lat", "max_lon", "box")
 _NO_BOX = (None,) * 5
 _STATEMENTS = 256  # texts that are remembered; the longest has some forty thousand characters
 _HIGHEST = 2**63 - 1
@@ -266,17 +267,17 @@ class StreamTable:
             sizes = list(map(sum, zip(topic_sizes, map(len, identifiers), map(len, payloads), strict=True)))
             self.bytes += sum(sizes)
             self.largest = max(self.largest, *sizes)
-            rows = zip(sizes, topics, identifiers, payloads, strict=True)
+            rows = zip(sizes, topics, map(bytes.decode, identifiers), map(bytes.decode, payloads), strict=True)
             values: list[object] = [run[0].sequence, self._time]
             if boxed:
                 for row, one in zip(rows, run, strict=True):
                     values += row
-                    values += _NO_BOX if one.box is None else (*one.box, PACKED_BOX.pack(*one.box))
+                    values += _NO_BOX if one.box is None else (*one.box, bytearray(PACKED_BOX.pack(*one.box)))
             else:
                 values += chain.from_iterable(rows)
             # Empty rows fill it up to a power of two, so that there are few different statements to prepare.
             statement, count = _insertion(self._table, 1 << (len(run) - 1).bit_length(), boxed)
-            values += (None,) * (count - len(values))
+            values += (0,) * (count - len(values))
             self._connection.execute(statement, values)
         self.count += len(notifications)
         self.boxed = self.boxed or boxed
@@ -338,15 +339,17 @@ class StreamTable:
 
 @lru_cache(_STATEMENTS)
 def _insertion(table: str, rows: int, boxed: bool) -> tuple[str, int]:
-    """The statement that inserts up to so many rows, and how many values it takes; rows without a topic are left out.
+    """The statement that inserts up to so many rows, and how many values it takes; rows of size 0 are left out.
 
     All rows are in one statement: SQLite lets go of Python's lock several times per statement, and beside a busy event
     loop each time may cost milliseconds. Values are handed over under that lock, so what follows from the first two,
     the sequence of the first row and the time, is not given for each row.
     """
-    columns, values = _BOXED if boxed else _PLAIN
-    listed = ",".join([f"(?1+{place},?2,{values})" for place in range(rows)])
+    columns = _BOXED if boxed else _PLAIN
+    values = ",?" * len(columns)
+    listed = ",".join([f"(?1+{place},?2{values})" for place in range(rows)])
+    names = ", ".join(columns)
     return (
-        f"INSERT INTO {table} (sequence, time, {columns}) SELECT * FROM (VALUES {listed}) WHERE column4 IS NOT NULL",
-        2 + rows * values.count("?"),
+        f"INSERT INTO {table} (sequence, time, {names}) SELECT * FROM (VALUES {listed}) WHERE column3 > 0",
+        2 + rows * len(columns),
     )
