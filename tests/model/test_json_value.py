@@ -108,6 +108,14 @@ def test_depth_is_the_same_in_short_and_long_texts(brackets: int) -> None:
     assert not deeper_than(body, 5)
 
 
+@pytest.mark.parametrize("levels", [1, 2, 50, 63, 64])
+@pytest.mark.parametrize("before", [b"", b"[],", b"{},[[]],"])
+def test_depth_of_arrays_in_objects_in_arrays(levels: int, before: bytes) -> None:
+    body = b"[%b%b%b]" % (before, b'{"a":[' * levels, b"]}" * levels)
+    assert deeper_than(body, 2 * levels)
+    assert not deeper_than(body, 2 * levels + 1)
+
+
 @pytest.mark.parametrize("body", [b"[" * 200 + b'"' + b'\\"' * 100_000, b"[" * 200 + b'"' * 100_001, b'"[' * 100_000])
 def test_broken_strings_are_refused_quickly(body: bytes) -> None:
     before = time.process_time()

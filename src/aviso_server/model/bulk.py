@@ -154,13 +154,14 @@ def _without_refused(columns: list[list[Part | None]]) -> tuple[list[int], list[
 class _FieldColumn:
     """A field, and what the distinct values that it has seen lately contribute."""
 
-    __slots__ = ("_known", "_members", "_tokens", "_values")
+    __slots__ = ("_known", "_members", "_tokens", "_unacceptable", "_values")
 
     def __init__(self, values: _Values) -> None:
         self._values = values
         self._known: dict[str | int, Part] = {}
         self._tokens: dict[str | int, str] = {}  # the parts once more
         self._members: dict[str | int, bytes] = {}
+        self._unacceptable: set[str | int] = set()
 
     def takes(self, column: Sequence[Any]) -> bool:
         """True if all are texts and integers."""
@@ -191,24 +192,33 @@ class _FieldColumn:
 
     def bad(self, values: set[Any]) -> set[Any]:
         """Those of some texts and integers to ask `check` about."""
-        return {value for value in values.difference(self._known) if self.part(value) is None}
+        unknown = values.difference(self._known)
+        bad = unknown & self._unacceptable
+        return bad.union([value for value in unknown - bad if self.part(value) is None])
 
     def part(self, value: Any) -> Part | None:
         """What one value contributes."""
         kind = type(value)
-        known = self._known.get(value) if kind is str or kind is int else None
-        return known or self._part(value)
+        if kind is not str and kind is not int:
+            return self._part(value)
+        known = self._known.get(value)
+        return known or (None if value in self._unacceptable else self._part(value))
 
     def _part(self, value: Any) -> Part | None:
         if type(value) is int and not -_LARGEST <= value < 2 * _LARGEST:
             return None
+        remembered = type(value) is int or (type(value) is str and len(value) <= _LONGEST_REMEMBERED)
         try:
             part = self._values.part(value)
         except InvalidRequest:
+            if remembered:
+                if len(self._unacceptable) >= _MOST_REMEMBERED:
+                    self._unacceptable.clear()
+                self._unacceptable.add(value)
             return None
         if not part[1]:  # the wildcard has no place in an identifier
             return None
-        if type(value) is int or (type(value) is str and len(value) <= _LONGEST_REMEMBERED):
+        if remembered:
             if len(self._known) >= _MOST_REMEMBERED:
                 self._known.clear()
                 self._tokens.clear()

@@ -22,8 +22,9 @@ _encoder = msgspec.json.Encoder(order="sorted")
 compact = _encoder.encode
 """Compact JSON bytes with sorted keys; floats as shortest text, non-ASCII unescaped."""
 
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_BRACKETS = bytes(each for each in range(256) if each not in _STEPS)
+_STEPS = {ord("["): 1, ord("]"): -1}
+_NO_BRACKETS = bytes(each for each in range(256) if each not in b"[]{}")
+_ALIKE = bytes.maketrans(b"{}", b"[]")
 _FEW = 1000
 _first = itemgetter(0)
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -50,11 +51,15 @@ def deeper_than(body: bytes, limit: int) -> bool:
         return False
     if _brackets(body) <= limit:
         return False
-    brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
+    brackets = _STRING.sub(b"", body).translate(_ALIKE, _NO_BRACKETS)
+    if len(brackets) - len(brackets.lstrip(b"[")) > limit:
+        return True
+    if len(brackets.replace(b"[]", b"")) < 2 * limit:  # without the innermost pairs it is one level less deep
+        return False
     if len(brackets) <= _FEW:  # for numpy to be worth its while
         return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > limit
     marks = np.frombuffer(brackets, dtype=np.uint8)
-    steps = ((marks == ord("[")) | (marks == ord("{"))).astype(np.int8) * 2 - 1
+    steps = (marks == ord("[")).astype(np.int8) * 2 - 1
     return bool(np.cumsum(steps, dtype=np.int64).max(initial=0) > limit)
 
 

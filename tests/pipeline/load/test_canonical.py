@@ -145,6 +145,37 @@ def test_rows_together_are_rows_one_by_one(
     assert in_order(checker.lines(lines), len(lines)) == expected, "what was remembered changed the outcome"
 
 
+ODD_VALUES: list[dict[str, Any]] = [
+    *({}, {"step": None}, {"date": "20250230"}, {"date": "20250230", "time": None}, {"class": "x" * 100}),
+    *({"step": True}, {"domain": ["a"]}, {"klass": "od"}, {"step": 2**64}, {"step": "100001"}, {"step": 100001}),
+]
+ODD_MEMBERS: list[bytes] = [
+    *(b"", b',"payload":null', b',"payload":1', b',"payload":[12345678901234567890]', b',"event_type":"mars"'),
+    *(b',"event_type":"flood","payload":2', b',"event_type":"flood"', b',"event_type":"%b","payload":3' % (b"x" * 100)),
+    *(b',"payload":{"a":%b%b}' % (b"[" * depth, b"]" * depth) for depth in (123, 124, 125, 126, 300)),
+    b',"payload":"%b"' % (b"[" * 300),
+    b',"event_type":"flood","payload":%b%b' % (b"[" * 126, b"]" * 126),
+]
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_rows_with_more_than_one_fault_are_refused_as_the_model_refuses_them(history: bool) -> None:
+    good = {"class": "od", "expver": "1", "domain": "g", "date": "20250601", "time": "0", "stream": "oper", "step": 0}
+    identifiers = [{**good, **odd} for odd in ODD_VALUES] + [{**good, "stream": "enfo"}]
+    identifiers += [{name: good[name] for name in good if name not in gone} for gone in (["step"], ["time", "date"])]
+    lines = [
+        b'{"identifier":%b,"time":"2025-01-15T10:00:00Z"%b}' % (json.dumps(identifier).encode(), members)
+        for identifier in identifiers
+        for members in ODD_MEMBERS
+    ]
+    expected = by_the_model(MARS, lines, history)
+    checker = Checker(MARS, Wanted(history=history), LATEST)
+    for size in (1, 7, len(lines)):
+        for start in range(0, len(lines), size):
+            some = lines[start : start + size]
+            assert in_order(checker.lines(some), len(some)) == expected[start : start + size]
+
+
 @pytest.mark.parametrize("history", [False, True])
 def test_refused_rows_leave_nothing_behind(history: bool) -> None:
     lines = list(bad_rows(0, 999))

@@ -17,7 +17,7 @@ import msgspec
 from aviso_server.errors import InvalidRequest, RequestError
 from aviso_server.model.bulk import Bulk
 from aviso_server.model.fields import Field, SpatialField
-from aviso_server.model.json_value import compact
+from aviso_server.model.json_value import MAX_DEPTH, compact, deeper_than
 from aviso_server.model.schema import MAX_PAYLOAD_DEPTH, EventType, GenericType
 from aviso_server.pipeline.load.envelope import Notice, read_row
 from aviso_server.pipeline.load.faults import Fault, fault_of
@@ -39,8 +39,13 @@ _SHORTEST_DEEP = 2 * MAX_PAYLOAD_DEPTH  # bytes: a shorter text cannot nest too 
 _MOST_FAULTS = 10_000  # bad values that are remembered
 _LONGEST_VALUE = 64  # characters of these
 
-_Value = tuple[int, str | int]
-"""The place of a field, and a value of it."""
+_Value = tuple[int, str | int | msgspec.UnsetType | None]
+"""The place of a field, and a value of it; also what follows."""
+
+_EVENT_TYPE = -1  # the place of the event type among the values
+_NO_PAYLOAD: _Value = (-2, "null")
+_DEEP_PAYLOAD: _Value = (-2, "deep")
+_ABSENT = frozenset((None, msgspec.UNSET))
 
 _identifier, _payload, _event_type = attrgetter("identifier"), attrgetter("payload"), attrgetter("event_type")
 
@@ -58,7 +63,7 @@ class Checker:
         if isinstance(event_type, EventType) and event_type.fields:
             self._bulk = Bulk(event_type)
             self._needs_payload = bool(event_type.payload_required)
-            self._decode = msgspec.json.Decoder(_row_type(event_type)).decode
+            self._decode = msgspec.json.Decoder(_row_type(event_type, lenient=not wanted.history)).decode
             self._values = [attrgetter(f"f{place}") for place in range(len(self._bulk.names))]
             self._mixed = [place for place, name in enumerate(self._bulk.names) if _is_mixed(event_type.fields[name])]
 
@@ -73,9 +78,10 @@ class Checker:
             places = [place for place, row in enumerate(rows) if row is not None]
             rows = [rows[place] for place in places]
         payloads = list(map(compact, map(_payload, rows)))
-        if odd := self._odd(rows, payloads):
-            slow += [places[at] for at in odd]
-            gone = set(odd)
+        odd = self._odd(rows, payloads)
+        if gone := {at for at, why in odd.items() if why is None or self._wanted.history}:
+            slow += [places[at] for at in sorted(gone)]
+            odd = _moved(odd, gone)
             places = [place for at, place in enumerate(places) if at not in gone]
             rows = [row for at, row in enumerate(rows) if at not in gone]
             payloads = [payload for at, payload in enumerate(payloads) if at not in gone]
@@ -86,6 +92,8 @@ class Checker:
             return self._slowly(taken, slow + refused, lines) if slow or refused else Outcome(taken, {})
         given = list(map(msgspec.json.encode, identifiers)) if self._wanted.given else None
         bad = self._refused(identifiers)
+        for at, why in odd.items():
+            bad[at] = None if at in bad else why
         taken, _ = _taken(places, payloads, given, sorted(bad))
         known = {at: fault for at, value in bad.items() if (fault := self._faults.get(value)) is not None}
         slow += [places[at] for at in bad if at not in known]
@@ -107,9 +115,11 @@ class Checker:
         for place, value in enumerate(self._values):
             if place in self._mixed:
                 continue
-            bad = self._bulk.bad_values(place, set(map(value, identifiers)))
-            for at in compress(count(), map(bad.__contains__, map(value, identifiers))) if bad else ():
-                it = value(identifiers[at])
+            column = list(map(value, identifiers))
+            values = set(column)
+            bad = self._bulk.bad_values(place, values - _ABSENT) | values & _ABSENT
+            for at in compress(count(), map(bad.__contains__, column)) if bad else ():
+                it = column[at]
                 found[at] = None if at in found or len(str(it)) > _LONGEST_VALUE else (place, it)
         if self._mixed:
             columns = {place: list(map(self._values[place], identifiers)) for place in self._mixed}
@@ -127,22 +137,25 @@ class Checker:
                 rows.append(None)  # those before it have been added
         return rows
 
-    def _odd(self, rows: Sequence[Any], payloads: Sequence[bytes]) -> list[int]:
-        """The places of rows that need a closer look."""
-        odd: set[int] = set()
-        if not set(map(_event_type, rows)) <= {None, self._event_type.name}:
-            named = (None, self._event_type.name)
-            odd |= {at for at, name in enumerate(map(_event_type, rows)) if name not in named}
+    def _odd(self, rows: Sequence[Any], payloads: Sequence[bytes]) -> dict[int, _Value | None]:
+        """The places of rows that need a closer look, and why if it is one thing that can be told without it."""
+        odd: dict[int, list[_Value | None]] = {}
+        named = {None, self._event_type.name}
+        if not named.issuperset(map(_event_type, rows)):
+            for at, name in enumerate(map(_event_type, rows)):
+                if name not in named:
+                    odd.setdefault(at, []).append((_EVENT_TYPE, name) if len(name) <= _LONGEST_VALUE else None)
         if self._needs_payload and b"null" in payloads:
-            odd |= {at for at, payload in enumerate(payloads) if payload == b"null"}
+            for at in compress(count(), map(b"null".__eq__, payloads)):
+                odd.setdefault(at, []).append(_NO_PAYLOAD)
         if max(map(len, payloads), default=0) > _SHORTEST_DEEP:
-            odd |= {
-                at
-                for at, payload in enumerate(payloads)
-                if len(payload) > _SHORTEST_DEEP and payload.count(b"[") + payload.count(b"{") > MAX_PAYLOAD_DEPTH
-            }
-        odd |= _with_long_numbers(payloads)
-        return sorted(odd)
+            for at, payload in enumerate(payloads):
+                if len(payload) > _SHORTEST_DEEP and deeper_than(payload, MAX_PAYLOAD_DEPTH):
+                    # one level is the row itself
+                    odd.setdefault(at, []).append(None if deeper_than(payload, MAX_DEPTH - 1) else _DEEP_PAYLOAD)
+        for at in _with_long_numbers(payloads):
+            odd.setdefault(at, []).append(None)
+        return {at: why[0] if len(why) == 1 else None for at, why in odd.items()}
 
     def table(
         self, columns: Sequence[Sequence[Any]], payloads: Sequence[bytes], times: Sequence[Any] | None, others: Notices
@@ -281,6 +294,12 @@ def _others(places: Sequence[int], count: int) -> list[int]:
     return [place for place in range(count) if place not in gone]
 
 
+def _moved(odd: Mapping[int, Item], gone: set[int]) -> dict[int, Item]:
+    """What is known of places, after some are gone."""
+    before = sorted(gone)
+    return {at - bisect_right(before, at): why for at, why in odd.items() if at not in gone}
+
+
 def _picked(column: Sequence[Item], places: Sequence[int]) -> list[Item]:
     return [column[place] for place in places]
 
@@ -299,14 +318,17 @@ def _is_mixed(field: Field) -> bool:
     return isinstance(field, SpatialField) or field.kind == "number"
 
 
-def _row_type(event_type: EventType) -> Any:
-    """The type of a plain row of an event type; what does not fit is looked at slowly."""
+def _row_type(event_type: EventType, lenient: bool) -> Any:
+    """The type of a plain row of an event type; what does not fit is looked at slowly. If lenient, values may lack."""
     fields: list[Any] = []
     for place, name in enumerate(sorted(event_type.fields)):
         field = event_type.fields[name]
         kind: Any = Any if isinstance(field, SpatialField) else str | int | float if _is_mixed(field) else str | int
-        fields.append((f"f{place}", kind, msgspec.field(name=name)))
-    identifier = msgspec.defstruct("Identifier", fields, forbid_unknown_fields=True, gc=False)
+        default: Any = msgspec.NODEFAULT
+        if lenient and not _is_mixed(field):
+            kind, default = kind | None | msgspec.UnsetType, msgspec.UNSET
+        fields.append((f"f{place}", kind, msgspec.field(name=name, default=default)))
+    identifier = msgspec.defstruct("Identifier", fields, forbid_unknown_fields=True, gc=False, kw_only=True)
     members: list[Any] = [
         ("identifier", identifier),
         ("payload", Any, None),
