@@ -6,8 +6,8 @@ not plainly acceptable is left out here, and whoever wants to know why asks `Eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, count, repeat
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, AnyStr
 
@@ -22,7 +22,7 @@ from aviso_server.model.publishing import Part, _Values  # the one place that kn
 if TYPE_CHECKING:
     from aviso_server.model.schema import EventType
 
-__all__ = ["Bulk", "Columns"]
+__all__ = ["Bulk", "Columns", "places_of"]
 
 _MOST_REMEMBERED = 50_000  # values per field; then it starts anew
 _LONGEST_REMEMBERED = 64  # characters
@@ -62,16 +62,18 @@ class Bulk:
         found: set[int] = set()
         for place, column in values.items():
             if set(map(type, column)) <= _TEXTS_AND_INTEGERS:
-                bad = self.bad_values(place, set(column))
-                found.update(compress(count(), map(bad.__contains__, column)) if bad else ())
+                found.update(self.bad_places(place, column))
             else:
                 find = self._fields[place].part
                 found.update([at for at, value in enumerate(column) if find(value) is None])
         return sorted(found)
 
-    def bad_values(self, place: int, values: set[Any]) -> set[Any]:
-        """Those of some texts and integers that the field in this place of `names` does not plainly accept."""
-        return self._fields[place].bad(values)
+    def bad_places(self, place: int, column: Sequence[Any], absent: Set[Any] = frozenset()) -> list[int]:
+        """Where texts and integers stand that the field in this place of `names` does not plainly accept.
+
+        The same is true of values that are `absent`, which may be others.
+        """
+        return self._fields[place].bad(column, absent)
 
     def of_objects(self, identifiers: Sequence[dict[str, Any]]) -> Columns | None:
         """The canonical form of identifiers; None if one has a shape, lacks a field or has one that is not known."""
@@ -190,11 +192,10 @@ class _FieldColumn:
                     found[place] = self.part(column[place])
         return found
 
-    def bad(self, values: set[Any]) -> set[Any]:
-        """Those of some texts and integers to ask `check` about."""
-        unknown = values.difference(self._known)
-        bad = unknown & self._unacceptable
-        return bad.union([value for value in unknown - bad if self.part(value) is None])
+    def bad(self, column: Sequence[Any], absent: Set[Any]) -> list[int]:
+        """Where texts and integers to ask `check` about stand, and values that are absent."""
+        unknown = places_of(False, list(map(self._known.__contains__, column)))
+        return [at for at in unknown if column[at] in absent or self.part(column[at]) is None]
 
     def part(self, value: Any) -> Part | None:
         """What one value contributes."""
@@ -226,6 +227,18 @@ class _FieldColumn:
             self._known[value] = part
             self._tokens[value], self._members[value] = part[0], part[1]
         return part
+
+
+def places_of(value: object, column: Sequence[object]) -> list[int]:
+    """Where a rare value stands in a column. Fast if all are of its type: comparing others with it takes longer."""
+    found: list[int] = []
+    at = -1
+    try:
+        while True:
+            at = column.index(value, at + 1)
+            found.append(at)
+    except ValueError:
+        return found
 
 
 def _once_if_alike(column: Sequence[Any]) -> Sequence[Any]:

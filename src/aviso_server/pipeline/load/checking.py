@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, compress, count
+from itertools import accumulate, compress
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
 
 from aviso_server.errors import InvalidRequest, RequestError
-from aviso_server.model.bulk import Bulk
+from aviso_server.model.bulk import Bulk, places_of
 from aviso_server.model.fields import Field, SpatialField
 from aviso_server.model.json_value import MAX_DEPTH, compact, deeper_than
 from aviso_server.model.schema import MAX_PAYLOAD_DEPTH, EventType, GenericType
@@ -71,20 +71,18 @@ class Checker:
         """What becomes of rows that are JSON texts."""
         if self._bulk is None:
             return self._slowly(NOTHING, range(len(lines)), lines)
-        rows = self._decoded(lines)
-        slow = [place for place, row in enumerate(rows) if row is None] if None in rows else []
+        rows, slow = self._decoded(lines)
         places: Sequence[int] = range(len(rows))
         if slow:
-            places = [place for place, row in enumerate(rows) if row is not None]
-            rows = [rows[place] for place in places]
+            kept = _others(slow, len(rows))
+            places, rows = _kept(places, kept), _kept(rows, kept)
         payloads = list(map(compact, map(_payload, rows)))
         odd = self._odd(rows, payloads)
         if gone := {at for at, why in odd.items() if why is None or self._wanted.history}:
             slow += [places[at] for at in sorted(gone)]
             odd = _moved(odd, gone)
-            places = [place for at, place in enumerate(places) if at not in gone]
-            rows = [row for at, row in enumerate(rows) if at not in gone]
-            payloads = [payload for at, payload in enumerate(payloads) if at not in gone]
+            kept = _others(gone, len(places))
+            places, rows, payloads = _kept(places, kept), _kept(rows, kept), _kept(payloads, kept)
         identifiers = list(map(_identifier, rows))
         if self._wanted.history:
             columns = [list(map(value, identifiers)) for value in self._values]
@@ -116,9 +114,7 @@ class Checker:
             if place in self._mixed:
                 continue
             column = list(map(value, identifiers))
-            values = set(column)
-            bad = self._bulk.bad_values(place, values - _ABSENT) | values & _ABSENT
-            for at in compress(count(), map(bad.__contains__, column)) if bad else ():
+            for at in self._bulk.bad_places(place, column, _ABSENT):
                 it = column[at]
                 found[at] = None if at in found or len(str(it)) > _LONGEST_VALUE else (place, it)
         if self._mixed:
@@ -126,33 +122,34 @@ class Checker:
             found.update(dict.fromkeys(self._bulk.refused(columns)))
         return found
 
-    def _decoded(self, lines: Sequence[bytes]) -> list[Any]:
-        """Plain rows; None in the place of those that are not plain."""
+    def _decoded(self, lines: Sequence[bytes]) -> tuple[list[Any], list[int]]:
+        """Plain rows with None in the place of those that are not plain, and where these are."""
         rows: list[Any] = []
+        others: list[int] = []
         left = iter(lines)
         while len(rows) < len(lines):
             try:
                 rows.extend(map(self._decode, left))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                rows.append(None)  # those before it have been added
-        return rows
+                others.append(len(rows))  # those before it have been added
+                rows.append(None)
+        return rows, others
 
     def _odd(self, rows: Sequence[Any], payloads: Sequence[bytes]) -> dict[int, _Value | None]:
         """The places of rows that need a closer look, and why if it is one thing that can be told without it."""
         odd: dict[int, list[_Value | None]] = {}
         named = {None, self._event_type.name}
-        if not named.issuperset(map(_event_type, rows)):
-            for at, name in enumerate(map(_event_type, rows)):
-                if name not in named:
-                    odd.setdefault(at, []).append((_EVENT_TYPE, name) if len(name) <= _LONGEST_VALUE else None)
-        if self._needs_payload and b"null" in payloads:
-            for at in compress(count(), map(b"null".__eq__, payloads)):
+        names = list(map(_event_type, rows))
+        for at in places_of(False, list(map(named.__contains__, names))):
+            odd.setdefault(at, []).append((_EVENT_TYPE, names[at]) if len(names[at]) <= _LONGEST_VALUE else None)
+        if self._needs_payload:
+            for at in places_of(b"null", payloads):
                 odd.setdefault(at, []).append(_NO_PAYLOAD)
         if max(map(len, payloads), default=0) > _SHORTEST_DEEP:
-            for at, payload in enumerate(payloads):
-                if len(payload) > _SHORTEST_DEEP and deeper_than(payload, MAX_PAYLOAD_DEPTH):
+            for at in [at for at, size in enumerate(map(len, payloads)) if size > _SHORTEST_DEEP]:
+                if deeper_than(payloads[at], MAX_PAYLOAD_DEPTH):
                     # one level is the row itself
-                    odd.setdefault(at, []).append(None if deeper_than(payload, MAX_DEPTH - 1) else _DEEP_PAYLOAD)
+                    odd.setdefault(at, []).append(None if deeper_than(payloads[at], MAX_DEPTH - 1) else _DEEP_PAYLOAD)
         for at in _with_long_numbers(payloads):
             odd.setdefault(at, []).append(None)
         return {at: why[0] if len(why) == 1 else None for at, why in odd.items()}
@@ -221,26 +218,20 @@ class Checker:
         """The same with all that the archive keeps."""
         assert self._bulk is not None
         moments = self._times.read(times)
-        gone = [at for at, time in enumerate(moments) if time is None]
-        if gone:
+        refused: list[int] = []
+        if gone := [at for at, moment in enumerate(moments) if moment is None]:
+            refused = _picked(places, gone)
             kept = _others(gone, len(places))
-            columns = [_picked(column, kept) for column in columns]
-        else:
-            kept = list(range(len(places)))
+            places, payloads, moments = _kept(places, kept), _kept(payloads, kept), _kept(moments, kept)
+            columns = [_kept(column, kept) for column in columns]
         found = self._bulk.canonical(columns)
         if found.refused:
-            gone += [kept[at] for at in found.refused]
-            kept = [kept[at] for at in _others(found.refused, len(kept))]
-        taken = Taken(
-            _picked(places, kept),
-            _picked(payloads, kept),
-            (),
-            found.identifiers,
-            found.topics,
-            found.boxes or (),
-            [time for time in _picked(moments, kept) if time is not None],
-        )
-        return taken, _picked(places, gone)
+            refused += _picked(places, found.refused)
+            kept = _others(found.refused, len(places))
+            places, payloads, moments = _kept(places, kept), _kept(payloads, kept), _kept(moments, kept)
+        times_taken = [time for time in moments if time is not None]
+        taken = Taken(places, payloads, (), found.identifiers, found.topics, found.boxes or (), times_taken)
+        return taken, refused
 
     def _slowly(self, taken: Taken, places: Iterable[int], lines: Sequence[bytes]) -> Outcome:
         return self._each(taken, {place: self._read(lines[place]) for place in places})
@@ -284,14 +275,20 @@ def _taken(
     if not refused:
         return Taken(places, payloads, given or ()), []
     kept = _others(refused, len(places))
-    taken = Taken(_picked(places, kept), _picked(payloads, kept), () if given is None else _picked(given, kept))
+    taken = Taken(_kept(places, kept), _kept(payloads, kept), () if given is None else _kept(given, kept))
     return taken, _picked(places, refused)
 
 
-def _others(places: Sequence[int], count: int) -> list[int]:
-    """All places but these."""
-    gone = set(places)
-    return [place for place in range(count) if place not in gone]
+def _others(places: Iterable[int], count: int) -> bytearray:
+    """For each of so many places whether it is another one than these."""
+    kept = bytearray(b"\1") * count
+    for place in places:
+        kept[place] = 0
+    return kept
+
+
+def _kept(column: Iterable[Item], kept: bytearray) -> list[Item]:
+    return list(compress(column, kept))
 
 
 def _moved(odd: Mapping[int, Item], gone: set[int]) -> dict[int, Item]:

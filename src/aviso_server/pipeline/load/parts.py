@@ -58,7 +58,7 @@ _GROUP = 10_000  # rows, or a few more, that are written together
 
 def part_path(folder: Path, step: Step, number: int) -> Path:
     """Where the rows of a piece are."""
-    return folder / step / f"part-{number:06d}.parquet"
+    return folder / step / f"part-{number:06d}.{'arrow' if step == 'faults' else 'parquet'}"
 
 
 class Part:
@@ -68,7 +68,11 @@ class Part:
         self._path = part_path(folder, step, number)
         self._draft = self._path.with_name(f"_{self._path.name}.{os.getpid()}")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(self._draft, _SCHEMAS[step], compression="lz4", use_dictionary=False)
+        self._writer: pq.ParquetWriter | pa.RecordBatchFileWriter
+        if step == "faults":  # read once and by ourselves: what is quickest to write
+            self._writer = pa.ipc.new_file(self._draft, FAULTS, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+        else:
+            self._writer = pq.ParquetWriter(self._draft, _SCHEMAS[step], compression="lz4", use_dictionary=False)
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0  # that wait
 
@@ -102,12 +106,16 @@ def faults_of(chunk: Chunk) -> pa.RecordBatch:
     faults = sorted(chunk.outcome.faults.items())
     columns: list[Sequence[Any]] = [
         [chunk.lines[place] for place, _ in faults],
-        [chunk.raw(place) for place, _ in faults],
+        chunk.raw([place for place, _ in faults]),
         [fault.field for _, fault in faults],
-        [fault.reason.encode(errors="backslashreplace").decode() for _, fault in faults],
+        [_encodable(fault.reason) for _, fault in faults],
         [fault.code for _, fault in faults],
     ]
     return _batch(FAULTS, columns)
+
+
+def _encodable(text: str) -> str:
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def items_of(chunk: Chunk, split: Split, event_type: str, salt: str) -> pa.RecordBatch:

@@ -34,6 +34,7 @@ QUARANTINE = pa.schema(
     ]
 )
 """The columns of the table."""
+_REPEATED = ["file", "field", "reason", "code"]  # columns in which many rows have the same
 
 
 class RefusedRow(msgspec.Struct, frozen=True):
@@ -85,7 +86,7 @@ def write_quarantine(
     draft = target.with_name(f"_{uuid.uuid4().hex}.parquet")
     rows = 0
     try:
-        with pq.ParquetWriter(draft, QUARANTINE, compression="zstd") as writer:
+        with pq.ParquetWriter(draft, QUARANTINE, compression="zstd", use_dictionary=_REPEATED) as writer:
             for batch in chain(_from_workers(work, splits, summaries), _from_server(more)):
                 rows += batch.num_rows
                 writer.write_batch(batch)
@@ -104,8 +105,9 @@ def _from_workers(work: Path, splits: Sequence[Split], summaries: Sequence[Summa
     for split, summary, before in zip(splits, summaries, first_lines(splits, summaries), strict=True):
         if not summary.refused:
             continue
-        with pq.ParquetFile(part_path(work, "faults", split.number)) as part:
-            for batch in part.iter_batches():
+        with pa.OSFile(str(part_path(work, "faults", split.number))) as source:
+            part = pa.ipc.open_file(source)
+            for batch in map(part.get_batch, range(part.num_record_batches)):
                 file = pa.repeat(pa.scalar(split.given.name, pa.string()), batch.num_rows)
                 line = pc.add(batch.column("line"), before)
                 others = [batch.column(name) for name in ("raw", "field", "reason", "code")]

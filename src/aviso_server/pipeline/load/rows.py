@@ -32,7 +32,7 @@ class Chunk(msgspec.Struct, frozen=True):
     outcome: Outcome
     lines: Sequence[int]  # counted from 1 within the piece; of Parquet: rows of the file
     offsets: Callable[[], Sequence[int]]  # bytes; of Parquet: rows before
-    raw: Callable[[int], str]  # the text of a row, for people
+    raw: Callable[[Sequence[int]], Sequence[str]]  # the texts of rows, for people
     count: int
     passed: int  # lines
 
@@ -69,8 +69,14 @@ def _check(checker: Checker, block: Texts) -> Outcome:
     return checker.lines(block.rows)
 
 
-def _texts_of(rows: Sequence[bytes]) -> Callable[[int], str]:
-    return lambda place: rows[place][:_LONGEST_RAW].decode(errors="backslashreplace").rstrip("\r")
+def _texts_of(rows: Sequence[bytes]) -> Callable[[Sequence[int]], Sequence[str]]:
+    def shown(places: Sequence[int]) -> Sequence[str]:
+        texts = [rows[place][:_LONGEST_RAW].rstrip(b"\r") for place in places]
+        # all at once, unless one of them has several lines
+        found = b"\n".join(texts).decode(errors="backslashreplace").split("\n")
+        return found if len(found) == len(texts) else [text.decode(errors="backslashreplace") for text in texts]
+
+    return shown
 
 
 def _parquet(split: Split, checker: Checker, event_type: EventType | GenericType) -> Iterator[Chunk]:
@@ -94,11 +100,11 @@ def _parquet(split: Split, checker: Checker, event_type: EventType | GenericType
             row += count
 
 
-def _cells_of(cells: dict[str, list[Any]]) -> Callable[[int], str]:
-    """A row of a table as JSON."""
+def _cells_of(cells: dict[str, list[Any]]) -> Callable[[Sequence[int]], Sequence[str]]:
+    """Rows of a table as JSON."""
 
     def shown(place: int) -> str:
         row = {name: column[place] for name, column in cells.items() if column[place] is not None}
         return msgspec.json.encode(row)[:_LONGEST_RAW].decode(errors="backslashreplace")
 
-    return shown
+    return lambda places: [shown(place) for place in places]
