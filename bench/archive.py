@@ -38,7 +38,7 @@ AREA = (
 )
 STEP = 77
 WIDE = ["sequence", "time_ns", "topic", "identifier", "payload"]
-WARM_UP = 30.0  # seconds for each replay: Java gets faster as it goes
+WARM_UP = 120.0  # seconds for each replay: Java goes on compiling for about two minutes
 TOGETHER = 4
 
 
