@@ -104,7 +104,7 @@ def test_chunks_have_all_hits_in_order_and_few_at_a_time(sizes: list[int], data:
     group = group_of(sizes)
     hits = np.array(sorted(data.draw(st.sets(st.integers(1, sum(sizes)), max_size=300))), dtype=np.int64)
     found, before = [], 0
-    for chunk in chunks(group, hits, Budget(most, 10**12)):
+    for chunk in chunks(group, hits, Budget(most, 10**12), soon=data.draw(st.booleans())):
         inside = hits[(hits >= chunk.first) & (hits <= chunk.last)]
         assert chunk.first > before
         assert len(inside) <= most or chunk.picked is None or len(inside) <= max(sizes)
@@ -129,6 +129,14 @@ def test_row_groups_without_hits_are_left_out() -> None:
     group = group_of([100] * 30)
     hits = np.concatenate((np.arange(1, 101), np.arange(2501, 2601)))
     assert [(each.first, each.last) for each in chunks(group, hits, Budget(10**6, 10**9))] == [(1, 100), (2501, 2600)]
+
+
+def test_what_is_wanted_soon_begins_with_one_row_group() -> None:
+    group = group_of([1000] * 10)
+    many = list(chunks(group, np.arange(1, 10_001, 5), Budget(10**6, 10**9), soon=True))
+    assert [(each.first, each.last) for each in many] == [(1, 996), (1001, 9996)]
+    (few,) = chunks(group, np.array([1, 2500, 9999]), Budget(10**6, 10**9), soon=True)
+    assert few.picked is not None, "picking is quick as it is"
 
 
 def test_no_hits_make_no_chunks() -> None:

@@ -169,15 +169,18 @@ class Reading:
                 yield None
             # Spark never waits for work: before a group has been searched, the next one is on its way. As long as
             # nothing was found, it may be that little is searched to find the first soon.
-            following = self._plan(group.last + 1) if self._found else None
+            first = not self._found
+            following = None if first else self._plan(group.last + 1)
             hits = step.search.result()
             self._share = len(hits) / max(1, group.rows)
-            for chunk in chunks(group, hits, self._fetching):
+            for chunk in chunks(group, hits, self._fetching, soon=first):
                 yield chunk, step
-            if following is None:
-                self._found = self._found or len(hits) > 0
-                following = self._plan(group.last + 1)
-            step = following
+                if first:
+                    first, self._found = False, True
+                    if chunk.picked is None:
+                        yield None  # it takes a while, and what is begun beside it could take all cores before
+                    following = self._plan(group.last + 1)
+            step = self._plan(group.last + 1) if first else following
 
     def _plan(self, position: int) -> _Step | None:
         marks, files = look(self._folder, self._storage)

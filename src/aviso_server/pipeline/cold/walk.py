@@ -100,8 +100,11 @@ def next_group(
     return None if sight is None else Group(start, covered, sight, tuple(used), tuple(taken), paged)
 
 
-def chunks(group: Group, hits: Hits, budget: Budget) -> Iterator[Chunk]:
-    """The parts of a group that have hits, in order; `hits` are their sequences, ascending."""
+def chunks(group: Group, hits: Hits, budget: Budget, soon: bool = False) -> Iterator[Chunk]:
+    """The parts of a group that have hits, in order; `hits` are their sequences, ascending.
+
+    With `soon`, the first part is small if whole row groups are read for it.
+    """
     edges = np.searchsorted(hits, [each.first for each in group.row_groups] + [group.last + 1])
     counts = np.diff(edges)
     filled = int(np.count_nonzero(counts))
@@ -111,7 +114,9 @@ def chunks(group: Group, hits: Hits, budget: Budget) -> Iterator[Chunk]:
     part: list[int] = []  # row groups
     for number in np.flatnonzero(counts).tolist():
         full = part and edges[number + 1] - edges[part[0]] > most
-        if full or (part and number - part[-1] > _SHORTEST_GAP and not picking):
+        apart = part and not picking and (soon or number - part[-1] > _SHORTEST_GAP)
+        if full or apart:
+            soon = False
             yield _chunk(group, part, hits[edges[part[0]] : edges[part[-1] + 1]], picking)
             part = []
         part.append(number)
