@@ -21,7 +21,8 @@ __all__ = ["Group", "Pace"]
 _DUPLICATE_IN_BATCH = 10201
 _PASSING = frozenset({10158, 10008, 10009, 10118, 10167, 10189})  # busy, without a leader: a second try may succeed
 
-_PROBE_SIZE = 8
+_PROBE_SIZE = 64
+_TELLING = 32  # messages: fewer take as long as the way to a broker and back, whatever each of them costs
 _PROBE_EVERY = 200  # groups
 _WEIGHT = 0.2  # of the newest measurement
 _PAUSE = 0.12  # of the time that a batch takes
@@ -66,7 +67,7 @@ class Pace:
             place = size.bit_length()
             before = self._batch.get(place, seconds)
             self._batch[place] = before + _WEIGHT * (seconds - before)
-        elif size > 1:
+        elif size >= _TELLING:
             self._each += _WEIGHT * (seconds / size - self._each)
 
 
