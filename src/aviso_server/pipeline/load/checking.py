@@ -2,6 +2,7 @@
 
 The fast way only ever accepts: JSON is read straight into typed rows, and each field looks at its distinct values. What
 is not plainly acceptable goes through the model's own check, row by row, so that every refusal is written in one place.
+Where one thing alone is wrong with a row, what the model said of it is remembered for the rows to come.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _SHORTEST_DEEP = 2 * MAX_PAYLOAD_DEPTH  # bytes: a shorter text cannot nest too 
 _MOST_FAULTS = 10_000  # bad values that are remembered
 _LONGEST_VALUE = 64  # characters of these
 
-_Value = tuple[int, str | int | msgspec.UnsetType | None]
-"""The place of a field, and a value of it; also what follows."""
+_Cause = tuple[int, str | int | msgspec.UnsetType | None]
+"""The one thing that a row is refused for: the place of a field and its value, or one of the following."""
 
-_EVENT_TYPE = -1  # the place of the event type among the values
-_NO_PAYLOAD: _Value = (-2, "null")
-_DEEP_PAYLOAD: _Value = (-2, "deep")
+_OTHER_TYPE = -1  # with the name of another event type
+_NO_PAYLOAD: _Cause = (-2, "null")
+_DEEP_PAYLOAD: _Cause = (-2, "deep")
 _ABSENT = frozenset((None, msgspec.UNSET))
 
 _identifier, _payload, _event_type = attrgetter("identifier"), attrgetter("payload"), attrgetter("event_type")
@@ -59,7 +60,7 @@ class Checker:
         self._times = Times(latest)
         self._bulk: Bulk | None = None
         self._needs_payload = False
-        self._faults: dict[_Value | None, Fault] = {}  # of rows in which all but this value is plainly acceptable
+        self._faults: dict[_Cause | None, Fault] = {}  # of rows in which all but this value is plainly acceptable
         if isinstance(event_type, EventType) and event_type.fields:
             self._bulk = Bulk(event_type)
             self._needs_payload = bool(event_type.payload_required)
@@ -103,13 +104,10 @@ class Checker:
                     self._faults[value] = fault
         return outcome
 
-    def _refused(self, identifiers: Sequence[Any]) -> dict[int, _Value | None]:
-        """The places of identifiers that are not plainly acceptable, and why if it is a single short value.
-
-        Every field looks at its distinct values.
-        """
+    def _refused(self, identifiers: Sequence[Any]) -> dict[int, _Cause | None]:
+        """The places of identifiers that are not plainly acceptable, and why if it is a single short value."""
         assert self._bulk is not None
-        found: dict[int, _Value | None] = {}
+        found: dict[int, _Cause | None] = {}
         for place, value in enumerate(self._values):
             if place in self._mixed:
                 continue
@@ -135,13 +133,13 @@ class Checker:
                 rows.append(None)
         return rows, others
 
-    def _odd(self, rows: Sequence[Any], payloads: Sequence[bytes]) -> dict[int, _Value | None]:
+    def _odd(self, rows: Sequence[Any], payloads: Sequence[bytes]) -> dict[int, _Cause | None]:
         """The places of rows that need a closer look, and why if it is one thing that can be told without it."""
-        odd: dict[int, list[_Value | None]] = {}
+        odd: dict[int, list[_Cause | None]] = {}
         named = {None, self._event_type.name}
         names = list(map(_event_type, rows))
         for at in places_of(False, list(map(named.__contains__, names))):
-            odd.setdefault(at, []).append((_EVENT_TYPE, names[at]) if len(names[at]) <= _LONGEST_VALUE else None)
+            odd.setdefault(at, []).append((_OTHER_TYPE, names[at]) if len(names[at]) <= _LONGEST_VALUE else None)
         if self._needs_payload:
             for at in places_of(b"null", payloads):
                 odd.setdefault(at, []).append(_NO_PAYLOAD)
