@@ -72,6 +72,10 @@ class Operations:
         """A context: leaving it counts the operation, as an error if it is left by one."""
         return Timing(*self._pairs[operation])
 
+    def count(self, operation: Operation, seconds: float, failed: bool = False) -> None:
+        """Count an operation that took so long."""
+        self._pairs[operation][failed].observe(seconds)
+
 
 class Timing:
     """One operation under way."""

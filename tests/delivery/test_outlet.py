@@ -133,3 +133,26 @@ async def test_delivering_waits_for_room() -> None:
     reader.resume()
     await delivery
     assert reader.received == b"a"
+
+
+def test_a_large_chunk_goes_out_in_slices_that_end_with_a_line() -> None:
+    async def scene() -> None:
+        sent: list[tuple[bytes, bool]] = []
+
+        async def send(message: Any) -> None:
+            sent.append((bytes(message["body"]), message["more_body"]))
+
+        outlet = Outlet(send)
+        lines = b"".join(b"%d %b\n" % (number, b"x" * (number % 999)) for number in range(3_000))
+        await outlet.deliver(lines)
+        assert b"".join(body for body, _ in sent) == lines
+        assert all(body.endswith(b"\n") and len(body) <= 256 * 1024 for body, _ in sent)
+        assert all(more for _, more in sent)
+        assert len(sent) > 4
+        sent.clear()
+        without_lines = bytes(600_000)
+        await outlet.deliver(without_lines, last=True)
+        assert b"".join(body for body, _ in sent) == without_lines
+        assert [more for _, more in sent] == [True, True, False]
+
+    asyncio.run(scene())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aviso_server.model.arrow_run import ArrowRun
 from aviso_server.model.cloudevent import REPLAY, Renderer
 from aviso_server.model.filter import Filter
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Box, Notification
-from aviso_server.model.run import Run
 
 values = st.sampled_from(["od", "rd", 'o"d', "é", ""])
 notifications = st.lists(
@@ -27,20 +28,20 @@ notifications = st.lists(
         box=st.none() | st.just(Box(1.0, 2.0, 3.0, 4.0)),
     ),
     max_size=12,
-)
+).map(lambda some: sorted(some, key=lambda each: each.time))  # times never fall
 filters = st.builds(
     lambda equals: Filter("mars", "mars", "mars.*", tuple(equals)),
     st.lists(st.tuples(st.sampled_from(["class", "stream"]), values), max_size=2),
 )
 
 
-def as_run(wanted: Sequence[Notification]) -> Run:
-    return Run(
-        [b"%d" % each.sequence for each in wanted],
-        [b"%d" % each.time for each in wanted],
+def as_run(wanted: Sequence[Notification]) -> ArrowRun:
+    return ArrowRun(
+        pa.array([b"%d" % each.sequence for each in wanted], pa.binary()),
+        pa.array([b"%d" % each.time for each in wanted], pa.binary()),
         lambda: [each.topic for each in wanted],
-        [each.identifier for each in wanted],
-        [each.payload for each in wanted],
+        pa.array([each.identifier for each in wanted], pa.binary()),
+        pa.array([each.payload for each in wanted], pa.binary()),
         [each.box for each in wanted],
     )
 

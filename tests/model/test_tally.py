@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from aviso_server.model.arrow_run import ArrowRun
 from aviso_server.model.geometry.cell import cells_of
 from aviso_server.model.notification import Box, Notification
-from aviso_server.model.run import Run
 from aviso_server.model.tally import Tally
 
 HOUR = 3600 * 10**9
@@ -55,7 +56,10 @@ def test_each_notification_counts_once() -> None:
 
 def test_columns_count_like_values() -> None:
     boxes = [None, Box(0, 0, 1, 1)]
-    run = Run([b"1", b"2"], [b"5", b"%d" % HOUR], lambda: ["t", "t"], [b"{}"] * 2, [b"null"] * 2, boxes)
+    sequences, times, identifiers, payloads = (
+        pa.array(column, pa.binary()) for column in ([b"1", b"2"], [b"5", b"%d" % HOUR], [b"{}"] * 2, [b"null"] * 2)
+    )
+    run = ArrowRun(sequences, times, lambda: ["t", "t"], identifiers, payloads, boxes)
     tally = Tally(HOUR)
     tally.add(run)
     assert (tally.times, tally.cells) == ({0: 1, 1: 1}, {(0, 0): 1})

@@ -23,6 +23,7 @@ class ArrowStream:
     content_type: ClassVar[str] = ARROW
     breaks_off: ClassVar[bool] = True
     watchful: ClassVar[bool] = True
+    plain: ClassVar[bool] = False
 
     def __init__(self, event_type: str, columns: Sequence[Column], request_id: str) -> None:
         self._event_type = event_type

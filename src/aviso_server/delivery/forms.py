@@ -51,6 +51,8 @@ class Form(Protocol):
     """Whether an incomplete replay ends as a broken transfer, because its readers may not look for an ending."""
     watchful: ClassVar[bool]
     """Whether the replay ends with an error when retention was faster than its reader."""
+    plain: ClassVar[bool]
+    """Whether a notification looks the same whatever came before it, and does not show its topic."""
 
     @property
     def render(self) -> Render:
@@ -83,6 +85,7 @@ class EventStream:
 
     breaks_off: ClassVar[bool] = False
     watchful: ClassVar[bool] = False
+    plain: ClassVar[bool] = True
 
     def __init__(self, topic: str, renderer: Renderer, request_id: str) -> None:
         self._topic = topic
@@ -112,6 +115,7 @@ class JsonLines:
     content_type: ClassVar[str] = LINES
     breaks_off: ClassVar[bool] = True
     watchful: ClassVar[bool] = True
+    plain: ClassVar[bool] = True
 
     def __init__(self, topic: str, renderer: Renderer, request_id: str) -> None:
         self._frames = EventStream(topic, renderer, request_id)

@@ -6,29 +6,19 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-import msgspec
-
 from aviso_server.counts import Operations
 from aviso_server.delivery.archive import Archive
 from aviso_server.delivery.forms import Bounds, Render
+from aviso_server.delivery.piece import Piece, select_and_render
+from aviso_server.delivery.pouring import Pour
 from aviso_server.delivery.reading import Reading
-from aviso_server.log.base import Batch, Log
+from aviso_server.log.base import Batch, Log, Pouring
 from aviso_server.model.filter import Filter
-from aviso_server.model.notification import Notification
 from aviso_server.model.span import Span
 
-__all__ = ["History", "Piece"]
+__all__ = ["History"]
 
 _LAST_TIME = 2**63 - 1
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """A part of history, ready to be sent."""
-
-    data: bytes
-    count: int  # notifications in it
-    next: int  # the sequence to go on from
-    more: bool = False  # there was at least one more than there was room for
 
 
 class History:
@@ -94,6 +84,13 @@ class History:
     def reading(self, wanted: Filter, start: int) -> Reading:
         """A way through the stream from `start` on; whoever opens it closes it."""
         return Reading(self._log, self.archive, self._operations, wanted, start)
+
+    async def pour(self, reading: Reading, render: Render, end: int, room: int | None, plain: bool) -> Pour:
+        """The pieces from where a reading is up to `end`, made by threads of the log, if that can pour."""
+        assert isinstance(self._log, Pouring)
+        state = await self._log.state(reading.wanted.stream)
+        gapless = state.count == state.last - state.first + 1
+        return Pour(self._log, self._operations, reading.wanted, render, reading.position, end, room, plain, gapless)
 
     async def piece(self, wanted: Filter, render: Render, found: Batch, room: int | None = None) -> Piece:
         """The matching ones out of a batch, ready to be sent, at most `room` of them."""
@@ -164,14 +161,3 @@ class History:
 
     async def _archived(self, stream: str, start: int, end: int) -> bool:
         return self.archive is not None and (await self.archive.coverage(stream, end)).includes(start, end)
-
-
-def select_and_render(
-    notifications: Sequence[Notification], wanted: Filter, render: Render, room: int | None
-) -> tuple[bytes, int, bool]:
-    """The bytes of those that match, how many, and whether there were more than there was room for."""
-    matching = wanted.choose(notifications)
-    more = room is not None and len(matching) > room
-    if more:
-        matching = matching[:room]
-    return render(matching), len(matching), more

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import msgspec
 
@@ -14,15 +13,17 @@ from aviso_server.counts import Endpoint, Flow, Histogram, Operations
 from aviso_server.delivery.archive import Archive
 from aviso_server.delivery.forms import EventStream, Form, Render
 from aviso_server.delivery.frames import Reason
-from aviso_server.delivery.history import History, Piece
+from aviso_server.delivery.history import History
 from aviso_server.delivery.outlet import Outlet
+from aviso_server.delivery.piece import LARGEST_BATCH, Piece
+from aviso_server.delivery.pieces import pieces, pieces_with_pauses
 from aviso_server.delivery.reading import Reading
 from aviso_server.delivery.replay import Replay
 from aviso_server.delivery.tail import Passed, Tail
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.delivery.wheel import Wheel
 from aviso_server.errors import LogUnavailable
-from aviso_server.log.base import Batch, Log
+from aviso_server.log.base import Log
 from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.filter import Filter
 from aviso_server.model.timestamp import SECOND
@@ -32,8 +33,6 @@ __all__ = ["GENERIC", "Hub", "Pace"]
 GENERIC = "generic"
 """What event types that nobody configured are counted as: their names are without limit."""
 
-_FIRST_BATCH = 100  # small, so that the first notification is out soon
-_LARGEST_BATCH = 1024  # larger pieces leave the processor's cache between the steps
 _READERS = 4
 _SPATIAL_READERS = 2
 _MOST_RENDERERS = 1024  # generic event types come and go
@@ -171,51 +170,29 @@ class Hub:
         if isinstance(stream, Watcher):
             self._release_tail(stream.tail)
 
-    async def pieces(
-        self, history: History, wanted: Filter, render: Render, start: int, end: int, cap: int | None = None
+    def pieces(
+        self,
+        history: History,
+        wanted: Filter,
+        render: Render,
+        start: int,
+        end: int,
+        cap: int | None = None,
+        plain: bool = False,
     ) -> AsyncGenerator[Piece, None]:
         """History from `start` to `end`, at most `cap` notifications of it.
 
-        While a piece is sent the next one is rendered, and what the one after that needs is read.
+        With `plain`, a notification is rendered the same whatever came before it, and without its topic.
         """
-        batch, room = self._batch(_FIRST_BATCH), cap
-        reading = history.reading(wanted, start)
-        unhurried = bool(self.pace.batch_delay)
-        found: asyncio.Task[Batch] | None = None
-        ahead: asyncio.Task[Piece] | None = None
-
-        async def make() -> Piece:
-            nonlocal batch, found
-            this = await (found or reading.next(end, batch))
-            found = None
-            if this.next <= end and not unhurried:
-                batch = min(batch * 4, _LARGEST_BATCH)
-                found = asyncio.create_task(reading.next(end, batch))
-            return await history.piece(wanted, render, this, room)
-
-        try:
-            while start <= end:
-                piece = await (ahead or make())
-                start, ahead = piece.next, None
-                room = None if room is None else room - piece.count
-                if start <= end and not piece.more and not unhurried:
-                    ahead = asyncio.create_task(make())
-                yield piece
-                if piece.more:
-                    return
-                if unhurried and start <= end:
-                    await asyncio.sleep(self.pace.batch_delay)
-        finally:
-            for task in (ahead, found):
-                if task is not None:
-                    task.cancel()
-                    task.add_done_callback(_ignore)
-            reading.close()
+        if not self.pace.batch_delay:
+            return pieces(history, wanted, render, start, end, cap, plain)
+        size, pause = self.pace.batch_size, self.pace.batch_delay
+        return pieces_with_pauses(history, wanted, render, start, end, cap, size, pause)
 
     async def next_piece(self, reading: Reading, render: Render) -> Piece:
         """What a watcher who fell behind gets next."""
         last = (await self.log.state(reading.wanted.stream)).last
-        found = await reading.next(last, self._batch(_LARGEST_BATCH))
+        found = await reading.next(last, self.pace.batch_size if self.pace.batch_delay else LARGEST_BATCH)
         return await self.history.piece(reading.wanted, render, found)
 
     def renderer(self, event_type: str) -> Renderer:
@@ -242,9 +219,6 @@ class Hub:
 
     def _seconds_to(self, time: int) -> float:
         return max(time - self.clock(), 0) / SECOND
-
-    def _batch(self, size: int) -> int:
-        return self.pace.batch_size if self.pace.batch_delay else size
 
     async def _tail(self, wanted: Filter) -> Tail:
         # once opened, the tail may have been closed again before we get our turn
@@ -296,9 +270,3 @@ class Hub:
 def _check_fed(tail: Tail) -> None:
     if tail.lost:
         raise LogUnavailable(f"the live feed of stream '{tail.stream}' was lost; ask again")
-
-
-def _ignore(reading: asyncio.Task[Any]) -> None:
-    """Nobody is interested any longer, nor in why it failed."""
-    if not reading.cancelled():
-        reading.exception()

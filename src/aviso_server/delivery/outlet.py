@@ -15,6 +15,9 @@ HangUp = Callable[[], None]
 """Ends a connection at once, whatever still waits to be sent."""
 
 
+_SLICE = 256 * 1024  # bytes
+
+
 class Outlet:
     """Writes to one client, without a task and without waiting as long as the client keeps up."""
 
@@ -34,8 +37,20 @@ class Outlet:
         return _Suspended(sending, waiting_for)
 
     async def deliver(self, chunk: bytes, last: bool = False) -> None:
-        """Hand over a chunk and wait until the client has room for another."""
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": not last})
+        """Hand over a chunk and wait until the client has room for another.
+
+        A large one goes out in slices, which end with a line where there are lines: the server copies what it is
+        given, and memory for a large copy would come from the system and go back to it each time.
+        """
+        rest: bytes | memoryview = chunk
+        if len(chunk) > _SLICE:
+            whole, start = memoryview(chunk), 0
+            while len(chunk) - start > _SLICE:
+                end = chunk.rfind(b"\n", start, start + _SLICE) + 1 or start + _SLICE
+                await self._send({"type": "http.response.body", "body": whole[start:end], "more_body": True})
+                start = end
+            rest = whole[start:]
+        await self._send({"type": "http.response.body", "body": rest, "more_body": not last})
 
     def hang_up(self) -> None:
         """Let go of a client that has stopped reading; what still waits for it is dropped."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from aviso_server.counts import Operations
 from aviso_server.delivery.archive import Archive
-from aviso_server.log.base import Batch, Log
+from aviso_server.log.base import Batch, Log, Pouring
 from aviso_server.model.filter import Filter
 from aviso_server.model.geometry import Polygon
 from aviso_server.model.notification import Notification
@@ -33,7 +33,17 @@ class Reading:
         self._operations = operations
         self._box = wanted.area.box if isinstance(wanted.area, Polygon) else None
         self._cold: _ColdRead | None = None
+        self._pours = wanted.area is None and isinstance(log, Pouring)
         self._in_log = archive is None  # nothing from the position on has left the log, as far as is known
+
+    async def can_pour(self) -> bool:
+        """True if the log can pour, and nothing from the position on has left it.
+
+        Areas are left out: testing them takes long, and would keep the log's threads from others.
+        """
+        if self._cold is not None or not self._pours:
+            return False
+        return self._archive is None or await self._boundary() < self.position
 
     async def next(self, end: int, limit: int) -> Batch:
         """The next `limit` notifications up to `end`; some that cannot match may be missing already.

@@ -108,7 +108,9 @@ class Replay:
         """The last words after all that could be sent, and whether they complete the answer."""
         history, stream = self._history, self.wanted.stream
         start = position = await history.start_of(stream, span)
-        async with aclosing(self._hub.pieces(history, self.wanted, self._form.render, start, end, cap)) as pieces:
+        form = self._form
+        found = self._hub.pieces(history, self.wanted, form.render, start, end, cap, form.plain)
+        async with aclosing(found) as pieces:
             async for piece in pieces:
                 # from the second piece on: what had gone before the replay began is no loss
                 if self._form.watchful and position > start and await history.overtaken(stream, position):

@@ -252,7 +252,8 @@ class Watcher:
         """History as it was when the stream was opened."""
         history = self._hub.history
         start = await history.start_of(self.wanted.stream, span)
-        async with aclosing(self._hub.pieces(history, self.wanted, self._frames(REPLAY), start, end, cap)) as pieces:
+        found = self._hub.pieces(history, self.wanted, self._frames(REPLAY), start, end, cap, plain=True)
+        async with aclosing(found) as pieces:
             async for piece in pieces:
                 self.flow.sent += piece.count
                 if piece.data:

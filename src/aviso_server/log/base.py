@@ -39,6 +39,8 @@ __all__ = [
     "Keyed",
     "Log",
     "Lost",
+    "Pouring",
+    "Read",
     "StoragePolicy",
     "StreamState",
     "Subscription",
@@ -156,6 +158,24 @@ class Advancing(Protocol):
 
     async def advance(self, stream: str, last: int) -> None:
         """Give out no sequence up to `last`; what the stream held up to there is to be found in the archive."""
+
+
+Read = Callable[[int, int, int], Batch]
+"""Up to so many notifications (the third) from one sequence to another, as `read` has them; called in a thread."""
+
+
+@runtime_checkable
+class Pouring(Protocol):
+    """A log that reads in threads of its own, where what was read can be dealt with at once."""
+
+    async def in_thread(self, stream: str, work: Callable[[Read], None], topics: bool = True) -> None:
+        """Call `work` in a thread, with a function that reads this stream there, with or without the topics.
+
+        Before the event loop hears of a batch, `state` knows of everything that retention had removed when it was read.
+        """
+
+    def handy_batch(self, stream: str) -> int:
+        """How many notifications of the stream are best read at once to be sent at once; a read finds room for them."""
 
 
 class Log(Protocol):

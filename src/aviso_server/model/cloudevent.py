@@ -62,7 +62,21 @@ class Renderer:
 
     def _joined(self, before: bytes, after: bytes, notifications: Sequence[Notification]) -> bytes:
         if isinstance(notifications, Run):
-            return self._join_columns(before, after, notifications)
+            return notifications.joined(
+                (
+                    before + self._start,
+                    "identifier",
+                    b',"payload":',
+                    "payload",
+                    self._middle,
+                    "sequence",
+                    self._after_id,
+                    "sequence",
+                    self._after_sequence,
+                    "time",
+                    self._end + after,
+                )
+            )
         template = (
             before
             + self._start
@@ -85,29 +99,3 @@ class Renderer:
             sequence = notification.sequence
             pieces.append(template % (notification.identifier, notification.payload, sequence, sequence, time))
         return b"".join(pieces)
-
-    def _join_columns(self, before: bytes, after: bytes, run: Run) -> bytes:
-        """All events at once: every part goes to its places in one long list, whole columns at a time."""
-        if not len(run):
-            return b""
-        begin = before + self._start
-        # What lies between the last sequence of one event and the identifier of the next differs by the time only.
-        ends = {
-            time: self._after_sequence + event_time(int(time)).encode() + self._end + after for time in set(run.times)
-        }
-        between = {time: end + begin for time, end in ends.items()}
-        columns: tuple[bytes | Sequence[bytes], ...] = (
-            run.identifiers,
-            b',"payload":',
-            run.payloads,
-            self._middle,
-            run.sequences,
-            self._after_id,
-            run.sequences,
-            [between[time] for time in run.times],
-        )
-        parts = [begin, *[b""] * (len(columns) * len(run))]
-        for place, column in enumerate(columns, 1):
-            parts[place :: len(columns)] = [column] * len(run) if isinstance(column, bytes) else column
-        parts[-1] = ends[run.times[-1]]
-        return b"".join(parts)

@@ -45,7 +45,7 @@ class Tally:
     def add(self, notifications: Sequence[Notification]) -> None:
         """Count these too."""
         if isinstance(notifications, Run):
-            self.times.update([int(time) // self.unit for time in notifications.times])
+            self.times.update([time // self.unit for time in notifications.times])
             self._place(notifications.boxes or ())
         else:
             self.times.update([each.time // self.unit for each in notifications])

@@ -13,6 +13,7 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +31,7 @@ from aviso_server.log.base import (
     Keyed,
     KeyPolicy,
     Lost,
+    Read,
     StoragePolicy,
     StreamState,
     Subscription,
@@ -39,7 +41,7 @@ from aviso_server.log.retention import PATIENCE, Archived
 from aviso_server.log.sqlite.checkpoints import Checkpoints
 from aviso_server.log.sqlite.files import Ahead, DirectoryLock, as_log_error, connect_unforced, make_room_ahead, prepare
 from aviso_server.log.sqlite.keys import KeyedAppend
-from aviso_server.log.sqlite.reader import Reader
+from aviso_server.log.sqlite.reader import Reader, handy_batch
 from aviso_server.log.sqlite.stream import Entry, load_entries
 from aviso_server.log.sqlite.work import Advance, Append, Outcome, Remove, Wipe, Work
 from aviso_server.log.sqlite.writer import Writer
@@ -183,9 +185,33 @@ class SqliteLog:
         if low > high:
             return Batch((), max(start, end + 1))
         batch, trimmed = await reader.read(entry, low, high, limit, box)
-        if trimmed > entry.trimmed:
-            self._trimmed[stream] = max(trimmed, self._trimmed.get(stream, 0))
+        self._note_trimmed(entry, trimmed)
         return batch if batch.next <= high else Batch(batch.notifications, end + 1)
+
+    async def in_thread(self, stream: str, work: Callable[[Read], None], topics: bool = True) -> None:
+        """Call `work` in a thread, with a function that reads this stream there, with or without the topics."""
+        loop = asyncio.get_running_loop()
+        reader = self._reader()
+
+        def read(start: int, end: int, limit: int) -> Batch:
+            entry = self._entries.get(stream)
+            if entry is None or (low := max(start, entry.first)) > (high := min(end, entry.last)):
+                return Batch((), max(start, end + 1))
+            batch, trimmed = reader.read_here(entry, low, high, limit, topics)
+            if trimmed > entry.trimmed:
+                loop.call_soon_threadsafe(self._note_trimmed, entry, trimmed)
+            return batch if batch.next <= high else Batch(batch.notifications, end + 1)
+
+        await reader.call(partial(work, read))
+
+    def handy_batch(self, stream: str) -> int:
+        """How many notifications of the stream are best read at once to be sent at once."""
+        entry = self._entries.get(stream)
+        return 1 if entry is None else handy_batch(entry)
+
+    def _note_trimmed(self, entry: Entry, trimmed: int) -> None:
+        if trimmed > entry.trimmed:
+            self._trimmed[entry.name] = max(trimmed, self._trimmed.get(entry.name, 0))
 
     async def first_since(self, stream: str, time: int) -> int:
         """The lowest held sequence stored at or after `time`; last + 1 if there is none."""

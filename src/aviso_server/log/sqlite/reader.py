@@ -12,31 +12,31 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aviso_server.log.base import Batch
 from aviso_server.log.sqlite.files import as_log_error, connect
-from aviso_server.log.sqlite.stream import PACKED_BOX, Entry
+from aviso_server.log.sqlite.stream import PACKED_BOX, SEPARATOR, Entry
 from aviso_server.model.notification import Box, Notification
-from aviso_server.model.run import Run
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "handy_batch"]
 
 THREADS = 4
 BATCH_BYTES = 16 * 1024 * 1024  # no batch takes more memory than about this, unless it is one large notification
+HANDY_BYTES = 1024 * 1024  # what batches have that are sent as they are, if notifications are of similar size
 SCAN_SEQUENCES = 65_536  # with a box, one read looks at so many sequences at most
 
 T = TypeVar("T")
 
-_SEPARATOR = "\x1f"
+_SEQUENCES = f"CAST(group_concat(sequence, '{SEPARATOR}') AS BLOB)"
+_WITHOUT_GAPS = "min(sequence)"  # the others follow from it
 _JOINED = (
-    "SELECT count(*), CAST(group_concat(sequence) AS BLOB), CAST(group_concat(time) AS BLOB), "
-    f"group_concat(topic, '{_SEPARATOR}'), CAST(group_concat(identifier, '{_SEPARATOR}') AS BLOB), "
-    f"CAST(group_concat(payload, '{_SEPARATOR}') AS BLOB)"
+    f"CAST(group_concat(time, '{SEPARATOR}') AS BLOB), "
+    f"CAST(group_concat(identifier, '{SEPARATOR}') AS BLOB), CAST(group_concat(payload, '{SEPARATOR}') AS BLOB)"
 )
-_JOINED_BOXES = ", group_concat(ifnull(hex(box), ''))"
+_JOINED_TOPICS = f", group_concat(topic, '{SEPARATOR}')"
+_JOINED_BOXES = f", group_concat(ifnull(hex(box), ''), '{SEPARATOR}')"
 _COLUMNS = "sequence, time, topic, identifier, payload"
 _OVERLAPS = "AND min_lat <= ? AND max_lat >= ? AND min_lon <= ? AND max_lon >= ?"
 
@@ -45,6 +45,8 @@ class Reader:
     """A few threads with a connection each."""
 
     def __init__(self, file: Path) -> None:
+        import aviso_server.log.sqlite.columns  # noqa: F401  # now, so that the first read need not wait for it
+
         self._file = file
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="aviso-log-reader")
         self._local = threading.local()
@@ -55,15 +57,23 @@ class Reader:
 
         Also the newest sequence that retention had removed at the moment of the read.
         """
-        return await self._in_thread(lambda connection: _read(connection, entry, start, end, limit, box))
+        return await self._ask(lambda connection: _read(connection, entry, start, end, limit, box))
+
+    async def call(self, work: Callable[[], None]) -> None:
+        """Call `work` in one of the threads."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def read_here(self, entry: Entry, start: int, end: int, limit: int, topics: bool) -> tuple[Batch, int]:
+        """What `read` answers, in this thread, which must be one of those of `call`; topics may be left empty."""
+        return self._answer(lambda connection: _read(connection, entry, start, end, limit, None, topics))
 
     async def first_from(self, entry: Entry, time: int) -> int:
         """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
-        return await self._in_thread(lambda connection: _first_from(connection, entry, time))
+        return await self._ask(lambda connection: _first_from(connection, entry, time))
 
     async def last_before(self, entry: Entry, time: int) -> int:
         """The highest held sequence stored before `time`; first - 1 if there is none."""
-        return await self._in_thread(lambda connection: _last_before(connection, entry, time))
+        return await self._ask(lambda connection: _last_before(connection, entry, time))
 
     def close(self) -> None:
         """Wait for running reads and let go of the connections. Blocks."""
@@ -71,7 +81,7 @@ class Reader:
         for connection in self._connections:
             connection.close()
 
-    async def _in_thread(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+    async def _ask(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, ask)
 
     def _answer(self, ask: Callable[[sqlite3.Connection], T]) -> T:
@@ -91,12 +101,30 @@ class Reader:
             raise as_log_error(error, "reading") from error
 
 
+def handy_batch(entry: Entry) -> int:
+    """How many notifications of a stream make a batch of a handy size."""
+    average = entry.bytes // max(entry.count, 1)
+    return max(1, min(_at_once(entry), HANDY_BYTES // max(average, 1)))
+
+
+def _at_once(entry: Entry) -> int:
+    """How many notifications of a stream fit into a batch."""
+    return max(1, BATCH_BYTES // max(entry.largest, 1))
+
+
 def _read(
-    connection: sqlite3.Connection, entry: Entry, start: int, end: int, limit: int, box: Box | None
+    connection: sqlite3.Connection,
+    entry: Entry,
+    start: int,
+    end: int,
+    limit: int,
+    box: Box | None = None,
+    topics: bool = True,
 ) -> tuple[Batch, int]:
     values: list[float]
-    limit = max(1, min(limit, BATCH_BYTES // max(entry.largest, 1)))
-    if box is None and entry.count == entry.last - entry.first + 1:
+    limit = min(limit, _at_once(entry))
+    gapless = box is None and entry.count == entry.last - entry.first + 1
+    if gapless:
         # Without gaps the range itself is the limit.
         end = min(end, start + limit - 1)
         source, values = f"{entry.table} NOT INDEXED WHERE sequence BETWEEN ? AND ?", [start, end]
@@ -113,30 +141,22 @@ def _read(
             "ORDER BY sequence LIMIT ?)"
         )
         values.append(limit)
-    boxes = _JOINED_BOXES if entry.boxed else ""
-    trimmed = f", (SELECT trimmed FROM catalogue WHERE id = {entry.id:d})"
-    *row, removed = connection.execute(f"{_JOINED}{boxes}{trimmed} FROM {source}", values).fetchone()
+    more = (_JOINED_TOPICS if topics else ", NULL") + (_JOINED_BOXES if entry.boxed else "")
+    rest = f"{_JOINED}{more}, (SELECT trimmed FROM catalogue WHERE id = {entry.id:d}) FROM {source}"
+    row: list[Any] = [0]
+    if gapless:
+        *row, removed = connection.execute(f"SELECT count(*), {_WITHOUT_GAPS}, {rest}", values).fetchone()
+    if row[0] != end - start + 1:  # some have been deleted
+        *row, removed = connection.execute(f"SELECT count(*), {_SEQUENCES}, {rest}", values).fetchone()
     if row[0] == 0:
         return Batch((), end + 1), removed
-    run = _apart(*row)
+    from aviso_server.log.sqlite.columns import apart  # brings Arrow, which is large: only servers wait for it
+
+    run = apart(*row)
     if run is not None:
-        return Batch(run, int(run.sequences[-1]) + 1 if len(run) == limit else end + 1), removed
+        return Batch(run, run.last + 1 if len(run) == limit else end + 1), removed
     notifications = _one_by_one(connection, entry, source, values)
     return Batch(notifications, notifications[-1].sequence + 1 if len(notifications) == limit else end + 1), removed
-
-
-def _apart(
-    count: int, sequences: bytes, times: bytes, topic: str, identifier: bytes, payload: bytes, boxes: str | None = None
-) -> Run | None:
-    """Take a joined batch apart; None if a value holds the separator."""
-    identifiers = identifier.split(_SEPARATOR.encode())
-    payloads = payload.split(_SEPARATOR.encode())
-    if not topic.count(_SEPARATOR) + 1 == len(identifiers) == len(payloads) == count:
-        return None
-    places = None if boxes is None else [_unpack_hex(box) for box in boxes.split(",")]
-    return Run(
-        sequences.split(b","), times.split(b","), partial(topic.split, _SEPARATOR), identifiers, payloads, places
-    )
 
 
 def _one_by_one(connection: sqlite3.Connection, entry: Entry, source: str, values: list[float]) -> list[Notification]:
@@ -147,10 +167,6 @@ def _one_by_one(connection: sqlite3.Connection, entry: Entry, source: str, value
         Notification(sequence, time, topic, identifier, payload, packed and Box(*PACKED_BOX.unpack(packed)))
         for sequence, time, topic, identifier, payload, packed in rows
     ]
-
-
-def _unpack_hex(text: str) -> Box | None:
-    return Box(*PACKED_BOX.unpack(bytes.fromhex(text))) if text else None
 
 
 def _first_from(connection: sqlite3.Connection, entry: Entry, time: int) -> int:

@@ -17,6 +17,7 @@ __all__ = [
     "KEEP_ALL",
     "PACKED_BOX",
     "ROWS_PER_INSERT",
+    "SEPARATOR",
     "Entry",
     "StreamTable",
     "create_stream",
@@ -28,6 +29,7 @@ __all__ = [
 KEEP_ALL = StoragePolicy()
 PACKED_BOX = struct.Struct("<4d")
 ROWS_PER_INSERT = 1024
+SEPARATOR = "\x1f"  # between values that SQLite joins: JSON cannot contain it
 # JSON is kept as text: SQLite joins text without copying it first. It also goes in as text, and a box as a bytearray:
 # for bytes and None, but not for these, the sqlite3 module looks for an adapter, which takes longer than all else.
 _PLAIN = ("size", "topic", "identifier", "payload")
