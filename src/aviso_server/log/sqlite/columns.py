@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,39 +16,34 @@ from aviso_server.model.run import Run
 __all__ = ["apart"]
 
 
-def apart(
-    count: int,
-    sequence: bytes | int,
-    time: bytes,
-    identifier: bytes,
-    payload: bytes,
-    topic: str | None,
-    boxes: str | None = None,
-) -> Run | None:
+def apart(first: int | None, count: int, joined: bytes, topic: str | None, boxes: str | None = None) -> Run | None:
     """The notifications of a joined batch; None if a value holds the separator.
 
-    `sequence` is the first one if no number is left out; without a `topic` all topics are empty.
+    `joined` has all identifiers, all payloads, all times and, unless they follow from the `first` one without a gap,
+    all sequences, each with a separator behind it. Without a `topic` all topics are empty.
     """
-    identifiers, payloads = _column(identifier), _column(payload)
-    if not len(identifiers) == len(payloads) == count:
+    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord(SEPARATOR))
+    columns = 3 if first is not None else 4
+    if len(ends) != columns * count:
         return None
     if topic is None:
         topic = SEPARATOR * (count - 1)
     elif topic.count(SEPARATOR) + 1 != count:
         return None
+    values = _without_separators(joined, ends)
+    identifiers, payloads, times = (values.slice(place * count, count) for place in range(3))
+    sequences = values.slice(3 * count) if first is None else _numbers(first, count)
     places = None if boxes is None else [_unpack_hex(box) for box in boxes.split(SEPARATOR)]
-    sequences = _numbers(sequence, count) if isinstance(sequence, int) else _column(sequence)
-    return ArrowRun(sequences, _column(time), partial(topic.split, SEPARATOR), identifiers, payloads, places)
+    return ArrowRun(sequences, times, partial(topic.split, SEPARATOR), identifiers, payloads, places)
 
 
-def _column(joined: bytes) -> pa.BinaryArray:
-    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord(SEPARATOR))
-    offsets = np.empty(len(ends) + 2, np.int32)
-    offsets[0], offsets[-1] = 0, len(joined) - len(ends)
-    np.subtract(ends, np.arange(len(ends)), out=offsets[1:-1], casting="same_kind")
+def _without_separators(joined: bytes, ends: np.ndarray[Any, Any]) -> pa.BinaryArray:
+    offsets = np.empty(len(ends) + 1, np.int32)
+    offsets[0] = 0
+    np.subtract(ends, np.arange(len(ends)), out=offsets[1:], casting="same_kind")
     values = joined.replace(SEPARATOR.encode(), b"")
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-    return pa.BinaryArray.from_buffers(pa.binary(), len(ends) + 1, buffers)
+    return pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
 
 
 def _numbers(first: int, count: int) -> pa.BinaryArray:

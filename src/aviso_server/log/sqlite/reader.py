@@ -29,12 +29,10 @@ SCAN_SEQUENCES = 65_536  # with a box, one read looks at so many sequences at mo
 
 T = TypeVar("T")
 
-_SEQUENCES = f"CAST(group_concat(sequence, '{SEPARATOR}') AS BLOB)"
-_WITHOUT_GAPS = "min(sequence)"  # the others follow from it
-_JOINED = (
-    f"CAST(group_concat(time, '{SEPARATOR}') AS BLOB), "
-    f"CAST(group_concat(identifier, '{SEPARATOR}') AS BLOB), CAST(group_concat(payload, '{SEPARATOR}') AS BLOB)"
+_JOINED = " || ".join(
+    [f"group_concat({column}, '{SEPARATOR}') || '{SEPARATOR}'" for column in ("identifier", "payload", "time")]
 )
+_SEQUENCES = f" || group_concat(sequence, '{SEPARATOR}') || '{SEPARATOR}'"
 _JOINED_TOPICS = f", group_concat(topic, '{SEPARATOR}')"
 _JOINED_BOXES = f", group_concat(ifnull(hex(box), ''), '{SEPARATOR}')"
 _COLUMNS = "sequence, time, topic, identifier, payload"
@@ -142,17 +140,20 @@ def _read(
         )
         values.append(limit)
     more = (_JOINED_TOPICS if topics else ", NULL") + (_JOINED_BOXES if entry.boxed else "")
-    rest = f"{_JOINED}{more}, (SELECT trimmed FROM catalogue WHERE id = {entry.id:d}) FROM {source}"
+    more += f", (SELECT trimmed FROM catalogue WHERE id = {entry.id:d}) FROM {source}"
     row: list[Any] = [0]
     if gapless:
-        *row, removed = connection.execute(f"SELECT count(*), {_WITHOUT_GAPS}, {rest}", values).fetchone()
-    if row[0] != end - start + 1:  # some have been deleted
-        *row, removed = connection.execute(f"SELECT count(*), {_SEQUENCES}, {rest}", values).fetchone()
+        statement = f"SELECT count(*), CAST({_JOINED} AS BLOB){more}"
+        *row, removed = connection.execute(statement, values).fetchone()
+    without_gaps = row[0] == end - start + 1
+    if not without_gaps:  # or no longer: sequences have to be read too
+        statement = f"SELECT count(*), CAST({_JOINED}{_SEQUENCES} AS BLOB){more}"
+        *row, removed = connection.execute(statement, values).fetchone()
     if row[0] == 0:
         return Batch((), end + 1), removed
     from aviso_server.log.sqlite.columns import apart  # brings Arrow, which is large: only servers wait for it
 
-    run = apart(*row)
+    run = apart(start if without_gaps else None, *row)
     if run is not None:
         return Batch(run, run.last + 1 if len(run) == limit else end + 1), removed
     notifications = _one_by_one(connection, entry, source, values)
