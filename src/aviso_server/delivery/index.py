@@ -68,12 +68,14 @@ class FilterIndex(Generic[I]):
         """Those that it passes for certain, and those whose exact test is still to be made."""
         sure: list[I] = []
         doubtful: list[I] = []
+        value_of, parsed = view.values.get, view.parsed
         for signature, group in self._groups.items():
-            key = tuple(view.values.get(name) if kind is None else view.parsed(name, kind) for name, kind in signature)
+            key = tuple([value_of(name) if kind is None else parsed(name, kind) for name, kind in signature])
             cell = group.get(key)
             if cell is not None:
                 sure.extend(cell.certain)
-                doubtful.extend(cell.possible(view))
+                if cell.others or cell.intervals or cell.areas is not None:
+                    doubtful.extend(cell.possible(view))
         return sure, doubtful
 
     def match(self, view: View) -> list[I]:

@@ -6,6 +6,7 @@ searched one by one, and leavers are struck out; once either has grown too large
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -84,7 +85,7 @@ class IntervalIndex(_Settling[I]):
     def __init__(self, name: str) -> None:
         super().__init__()
         self._name = name
-        self._lows: npt.NDArray[np.float64] = np.empty(0)
+        self._lows: list[float] = []  # in one place a list is searched faster than an array
         self._highs: npt.NDArray[np.float64] = np.empty(0)
 
     def around(self, value: float) -> Iterator[I]:
@@ -94,8 +95,9 @@ class IntervalIndex(_Settling[I]):
             low, high = self._interval(interest)
             if low <= value <= high:
                 yield interest
-        reached = int(np.searchsorted(self._lows, value, side="right"))
-        yield from self._chosen(np.flatnonzero(self._highs[:reached] >= value))
+        reached = bisect_right(self._lows, value)
+        if reached:
+            yield from self._chosen((self._highs[:reached] >= value).nonzero()[0])
 
     def _interval(self, interest: I) -> tuple[float, float]:
         return dict(interest.wanted.tests)[self._name].interval()
@@ -103,7 +105,7 @@ class IntervalIndex(_Settling[I]):
     def _build(self) -> None:
         self._settled.sort(key=lambda interest: self._interval(interest)[0])
         intervals = [self._interval(interest) for interest in self._settled]
-        self._lows = np.array([low for low, _ in intervals])
+        self._lows = [low for low, _ in intervals]
         self._highs = np.array([high for _, high in intervals])
 
 
