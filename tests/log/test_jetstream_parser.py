@@ -49,7 +49,7 @@ def parsed(pieces: Sequence[bytes]) -> tuple[list[tuple[int, Notification]], lis
 
     async def run() -> None:
         parser = Parser(None)
-        parser.consumers[b"7"] = (lambda number, one: deliveries.append((number, one)), IDENTIFY)
+        parser.consumers[b"7"] = (lambda number, one: deliveries.append((number, one)), IDENTIFY, None)
         parser.handlers[b"7"] = lambda subject, reply, headers, body: others.append(headers)
         parser.handlers[b"8"] = lambda subject, reply, headers, body: None
         for piece in pieces:

@@ -8,11 +8,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aviso_server.model.arrow_run import ArrowRun
+from aviso_server.model.arrow_run import ArrowRun, event_times
 from aviso_server.model.cloudevent import REPLAY, Renderer
 from aviso_server.model.filter import Filter
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Box, Notification
+from aviso_server.model.timestamp import event_time
 
 values = st.sampled_from(["od", "rd", 'o"d', "é", ""])
 notifications = st.lists(
@@ -28,7 +29,7 @@ notifications = st.lists(
         box=st.none() | st.just(Box(1.0, 2.0, 3.0, 4.0)),
     ),
     max_size=12,
-).map(lambda some: sorted(some, key=lambda each: each.time))  # times never fall
+)
 filters = st.builds(
     lambda equals: Filter("mars", "mars", "mars.*", tuple(equals)),
     st.lists(st.tuples(st.sampled_from(["class", "stream"]), values), max_size=2),
@@ -44,6 +45,17 @@ def as_run(wanted: Sequence[Notification]) -> ArrowRun:
         pa.array([each.payload for each in wanted], pa.binary()),
         [each.box for each in wanted],
     )
+
+
+@given(st.lists(st.integers(-(2**62), 2**63 - 1) | st.integers(0, 10**6).map(lambda ms: ms * 10**6), max_size=60))
+def test_many_times_look_as_each_of_them(times: list[int]) -> None:
+    shown = event_times(pa.array(times, pa.int64())).to_pylist()
+    assert shown == [event_time(time).encode() for time in times]
+
+
+def test_times_of_many_seconds_look_as_each_of_them() -> None:
+    times = [1_700_000_000_000_000_001 + number * 333_333_333_331 for number in range(999)]
+    assert event_times(pa.array(times, pa.int64())).to_pylist() == [event_time(time).encode() for time in times]
 
 
 @given(notifications)

@@ -13,7 +13,7 @@ from aviso_server.model.notification import Notification
 __all__ = ["FIRST_BATCH", "LARGEST_BATCH", "Piece", "next_batch", "select_and_render"]
 
 FIRST_BATCH = 100  # notifications: few, so that the first one is out soon
-LARGEST_BATCH = 1024  # larger pieces leave the processor's cache between the steps
+LARGEST_BATCH = 2048  # notifications: what a batch costs in any case is little beside them
 
 
 class Piece(msgspec.Struct, frozen=True):

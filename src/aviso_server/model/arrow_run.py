@@ -7,16 +7,19 @@ from functools import cached_property, lru_cache
 from itertools import compress
 from typing import overload
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aviso_server.model.notification import Box, Notification
 from aviso_server.model.run import Part, Run
-from aviso_server.model.timestamp import event_time
+from aviso_server.model.timestamp import SECOND, event_time, seconds_text
 
-__all__ = ["ArrowRun"]
+__all__ = ["ArrowRun", "event_times"]
 
 _REMEMBERED = 256  # constants of renderings
+_MANY = 16  # times that are worth the preparations
 
 
 class ArrowRun(Run):
@@ -46,7 +49,8 @@ class ArrowRun(Run):
     @cached_property
     def times(self) -> Sequence[int]:
         """When they were stored."""
-        return _integers(self._times)
+        times: list[int] = _numbers(self._times).to_pylist()
+        return times
 
     @property
     def boxes(self) -> Sequence[Box | None] | None:
@@ -57,7 +61,7 @@ class ArrowRun(Run):
     def values(self) -> list[Notification]:
         """The notifications themselves."""
         columns = (
-            _integers(self._sequences),
+            _numbers(self._sequences).to_pylist(),
             self.times,
             self._topics(),
             self._identifiers.to_pylist(),
@@ -101,12 +105,12 @@ class ArrowRun(Run):
 
     def _shown_times(self) -> bytes | pa.BinaryArray:
         """The times as events show them; one if all are the same."""
-        first = self._times[0].as_py()
-        if first == self._times[-1].as_py():  # they never fall
-            return event_time(int(first)).encode()
         encoded = self._times.dictionary_encode()  # what was stored together has one time
-        shown = [event_time(int(time)).encode() for time in encoded.dictionary.to_pylist()]
-        return pa.array(shown, pa.binary()).take(encoded.indices)
+        distinct = encoded.dictionary
+        if len(distinct) == 1:
+            return event_time(int(distinct[0].as_py())).encode()
+        shown = event_times(_numbers(distinct))
+        return shown if len(shown) == len(self) else shown.take(encoded.indices)
 
     def _where(self, kept: pa.BooleanArray) -> ArrowRun:
         if kept.true_count == len(self):
@@ -161,6 +165,23 @@ def _with_constant(name: Part, value: bytes, parts: Sequence[Part]) -> list[Part
     return merged
 
 
-def _integers(texts: pa.BinaryArray) -> list[int]:
-    found: list[int] = texts.cast(pa.string()).cast(pa.int64()).to_pylist()
-    return found
+def _numbers(texts: pa.BinaryArray) -> pa.Int64Array:
+    return texts.cast(pa.string()).cast(pa.int64())
+
+
+def event_times(times: pa.Int64Array) -> pa.BinaryArray:
+    """What `event_time` makes of each of many times."""
+    numbers = times.to_numpy()
+    seconds, fractions = np.divmod(numbers, SECOND)
+    short = fractions % 1000 == 0  # those with less than nine digits
+    if len(numbers) < _MANY or np.count_nonzero(short) > len(numbers) // 2:
+        return _one_by_one(numbers)
+    distinct, places = np.unique(seconds, return_inverse=True)
+    starts = pa.array([seconds_text(second)[:-1].encode() + b"." for second in distinct.tolist()], pa.binary())
+    digits = pc.utf8_slice_codeunits(pa.array(fractions + SECOND).cast(pa.string()), 1).cast(pa.binary())
+    shown = pc.binary_join_element_wise(starts.take(pa.array(places)), digits, _scalar(b"Z"), _scalar(b""))
+    return pc.replace_with_mask(shown, pa.array(short), _one_by_one(numbers[short])) if short.any() else shown
+
+
+def _one_by_one(times: npt.NDArray[np.int64]) -> pa.BinaryArray:
+    return pa.array([event_time(time).encode() for time in times.tolist()], pa.binary())

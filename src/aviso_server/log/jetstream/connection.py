@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.jetstream.options import BrokerOptions
-from aviso_server.log.jetstream.parser import Deliver, Handler, Parser
+from aviso_server.log.jetstream.parser import Collect, Deliver, Handler, Parser
 from aviso_server.log.jetstream.wire import Identify
 
 __all__ = ["Connection", "Inbox", "NotReached", "Refused", "Unanswered"]
@@ -165,8 +165,13 @@ class Connection:
         """Send one message without headers."""
         await self.send(b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(body), body))
 
-    async def subscribe(self, deliver: Deliver, handler: Handler, identify: Identify) -> Inbox:
-        """An inbox of its own, for what a consumer delivers; the handler gets what is no delivery."""
+    async def subscribe(
+        self, deliver: Deliver, handler: Handler, identify: Identify, collect: Collect | None = None
+    ) -> Inbox:
+        """An inbox of its own, for what a consumer delivers; the handler gets what is no delivery.
+
+        With `collect`, that gets what is of the usual kind, and `deliver` only the rest.
+        """
         client = self._client
         if client is None or not client.is_connected:
             raise NotReached("there is no connection to the broker")
@@ -174,7 +179,7 @@ class Connection:
         subscription = await client.subscribe(subject)
         number = b"%d" % subscription._id
         client.parser.handlers[number] = handler
-        client.parser.consumers[number] = (deliver, identify)
+        client.parser.consumers[number] = (deliver, identify, collect)
         return Inbox(subject, subscription, client.parser)
 
     def expect(self, handler: Handler | None = None) -> tuple[str, asyncio.Future[Any]]:

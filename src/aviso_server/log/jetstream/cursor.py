@@ -14,7 +14,9 @@ from collections.abc import Sequence
 import msgspec
 
 from aviso_server.errors import LogError
+from aviso_server.log.jetstream.columns import last_of, notifications_of
 from aviso_server.log.jetstream.connection import Connection, Inbox, Unanswered
+from aviso_server.log.jetstream.parser import Plain
 from aviso_server.log.jetstream.wire import Identify
 from aviso_server.model.notification import Notification
 
@@ -36,15 +38,16 @@ class Cursor:
         self._identify = identify
         self._consumer = f"aviso_replay_{uuid.uuid4().hex}"
         self._inbox: Inbox | None = None
-        self._found: list[Notification] = []
+        self._found: list[Plain | Notification] = []
         self._wanted = 0
-        self._delivered = 0
+        self._delivered = 0  # in all reads so far
+        self._newest: bytes | int = 0  # delivery
         self._heard = True
         self._done: asyncio.Future[bytes] | None = None
 
     async def open(self) -> None:
         """Make the consumer."""
-        self._inbox = await self._connection.subscribe(self._take, self._hear, self._identify)
+        self._inbox = await self._connection.subscribe(self._take, self._hear, self._identify, self._take)
         config = {
             "name": self._consumer,
             "deliver_policy": "by_start_sequence",
@@ -75,9 +78,10 @@ class Cursor:
             self._heard = False
             await asyncio.wait([self._done], timeout=_SILENCE)
         status = self._done.result()
-        found, self._found = self._found, []
+        found = self._all_of(self._found)
+        self._found = []
         if found:
-            self.next = found[-1].sequence + 1
+            self.next = last_of(found) + 1
         if status not in (b"", b"404", b"408", b"409") or (status == b"409" and not found):
             raise Unanswered(f"the broker ended a read with {status.decode('ascii', 'replace')}")
         return found, status in (b"", b"409")
@@ -89,16 +93,22 @@ class Cursor:
             with contextlib.suppress(LogError):
                 await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self.stream}.{self._consumer}", b"")
 
-    def _take(self, delivery: int, notification: Notification) -> None:
+    def _take(self, delivery: bytes | int, one: Plain | Notification) -> None:
         self._heard = True
-        self._delivered += 1
-        if delivery != self._delivered:
-            self._end(b"a delivery missing")
-            return
+        self._newest = delivery
         found = self._found
-        found.append(notification)
+        found.append(one)
         if len(found) == self._wanted:
             self._end(b"")
+
+    def _all_of(self, found: Sequence[Plain | Notification]) -> Sequence[Notification]:
+        """The notifications that were delivered; Unanswered if some were lost on the way."""
+        if not found:
+            return ()
+        self._delivered += len(found)
+        if int(self._newest) != self._delivered:  # they rise by one
+            raise Unanswered("a delivery of the broker is missing")
+        return notifications_of(found)
 
     def _hear(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
         self._heard = True

@@ -17,13 +17,21 @@ from nats.protocol import parser
 from aviso_server.log.jetstream.wire import Identify, notification_of
 from aviso_server.model.notification import Notification
 
-__all__ = ["Deliver", "Handler", "Parser"]
+__all__ = ["Collect", "Consumer", "Deliver", "Handler", "Parser", "Plain"]
 
 Handler = Callable[[bytes, bytes, bytes, bytes], None]
 """Called with subject, reply subject, header block and body of a message; must not block."""
 
 Deliver = Callable[[int, Notification], None]
 """Called with what a consumer delivers: which of its deliveries it is, and the notification; must not block."""
+
+Plain = tuple[bytes, bytes, bytes, bytes, bytes]
+"""Sequence, time, subject, identifier and payload of a notification of the usual kind, as they came."""
+
+Collect = Callable[[bytes, Plain], None]
+"""Called instead, if there is one, with notifications of the usual kind: nothing is made of them yet."""
+
+Consumer = tuple[Deliver, Identify, Collect | None]
 
 # How a consumer delivers a notification of the usual kind: without a shape, and with its topic as the subject.
 # The reply subject is $JS.ACK.<stream>.<consumer>.<times>.<sequence>.<delivery>.<time>.<pending>.
@@ -38,7 +46,7 @@ class Parser(parser.Parser):
 
     def __init__(self, client: Any) -> None:
         self.handlers: dict[bytes, Handler] = {}
-        self.consumers: dict[bytes, tuple[Deliver, Identify]] = {}
+        self.consumers: dict[bytes, Consumer] = {}
         super().__init__(client)
 
     def reset(self) -> None:
@@ -66,12 +74,14 @@ class Parser(parser.Parser):
                 stop = start + int(total)
                 if consumer is not None and stop + 2 <= size and b"%" not in subject:
                     position = stop + 2
-                    topic = subject.decode("utf-8", "replace")
                     payload = data[start + int(head) : stop]
+                    deliver, _, collect = consumer
                     try:
-                        consumer[0](
-                            int(delivery), Notification(int(sequence), int(when), topic, identifier, payload, None)
-                        )
+                        if collect is not None:
+                            collect(delivery, (sequence, when, subject, identifier, payload))
+                            continue
+                        topic = subject.decode("utf-8", "replace")
+                        deliver(int(delivery), Notification(int(sequence), int(when), topic, identifier, payload, None))
                     except Exception as error:  # the connection must live on
                         _report(error)
                     continue
@@ -112,7 +122,7 @@ class Parser(parser.Parser):
             if consumer is not None:
                 parts = reply.split(b".")  # with domains two more in front
                 sequence, delivery, when = map(int, parts[5:8] if len(parts) == 9 else parts[7:10])
-                deliver, identify = consumer
+                deliver, identify, _ = consumer
                 deliver(delivery, notification_of(sequence, when, subject, data[start:body], data[body:stop], identify))
             elif handler is not None:
                 handler(subject, reply, data[start:body], data[body:stop])

@@ -13,6 +13,7 @@ import msgspec
 
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Batch
+from aviso_server.log.jetstream.columns import last_of
 from aviso_server.log.jetstream.connection import Connection, NotReached, Refused, Unanswered
 from aviso_server.log.jetstream.cursor import Cursors
 from aviso_server.log.jetstream.streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
@@ -59,7 +60,7 @@ class Reader:
                 if not info.direct:
                     raise
             else:
-                reached = found[-1].sequence if found else low - 1
+                reached = last_of(found) if found else low - 1
                 if not more and reached < high and info.replicas > 1:
                     # the broker that keeps the consumer may lag behind the leader
                     more = await self._more(info, reached + 1, high)
@@ -178,6 +179,6 @@ class Reader:
 
 
 def _batch(found: Sequence[Notification], end: int, high: int, following: int) -> Batch:
-    if found and found[-1].sequence > high:
+    if found and last_of(found) > high:
         found = [one for one in found if one.sequence <= high]
     return Batch(found, end + 1 if following > high else following)
