@@ -212,8 +212,9 @@ async def _consumer_per_watcher(url: str, events: int) -> float:
         if received == WATCHERS * events:
             done.set()
 
-    config = ConsumerConfig(deliver_policy=DeliverPolicy.NEW, ack_policy=AckPolicy.NONE)
     for _ in range(WATCHERS):
+        # the client writes into what it is given, so that two with one configuration would hear each other's
+        config = ConsumerConfig(deliver_policy=DeliverPolicy.NEW, ack_policy=AckPolicy.NONE)
         await stream.subscribe(
             f"{workload.EVENT_TYPE}.>", cb=take, config=config, manual_ack=True, pending_msgs_limit=-1
         )
