@@ -105,11 +105,11 @@ class ArrowRun(Run):
 
     def _shown_times(self) -> bytes | pa.BinaryArray:
         """The times as events show them; one if all are the same."""
-        encoded = self._times.dictionary_encode()  # what was stored together has one time
-        distinct = encoded.dictionary
-        if len(distinct) == 1:
-            return event_time(int(distinct[0].as_py())).encode()
-        shown = event_times(_numbers(distinct))
+        first = self._times[0]
+        if pc.all(pc.equal(self._times, first)).as_py():  # what was stored together has one time
+            return event_time(int(first.as_py())).encode()
+        encoded = self._times.dictionary_encode()
+        shown = event_times(_numbers(encoded.dictionary))
         return shown if len(shown) == len(self) else shown.take(encoded.indices)
 
     def _where(self, kept: pa.BooleanArray) -> ArrowRun:

@@ -15,16 +15,27 @@ from aviso_server.model.run import Run
 
 __all__ = ["apart"]
 
+_SEPARATOR = SEPARATOR.encode()
 
-def apart(first: int | None, count: int, joined: bytes, topic: str | None, boxes: str | None = None) -> Run | None:
+
+def apart(
+    first: int,
+    count: int,
+    identifier: bytes,
+    payload: bytes,
+    time: bytes,
+    sequence: bytes | None,
+    topic: str | None,
+    boxes: str | None = None,
+) -> Run | None:
     """The notifications of a joined batch; None if a value holds the separator.
 
-    `joined` has all identifiers, all payloads, all times and, unless they follow from the `first` one without a gap,
-    all sequences, each with a separator behind it. Without a `topic` all topics are empty.
+    Without a `sequence` they are numbered from the `first` one on; without a `topic` all topics are empty.
     """
-    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord(SEPARATOR))
-    columns = 3 if first is not None else 4
-    if len(ends) != columns * count:
+    columns = [identifier, payload, time] if sequence is None else [identifier, payload, time, sequence]
+    joined = _SEPARATOR.join([*columns, b""])  # one search for all of them
+    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord(_SEPARATOR))
+    if len(ends) != len(columns) * count:
         return None
     if topic is None:
         topic = SEPARATOR * (count - 1)
@@ -32,7 +43,7 @@ def apart(first: int | None, count: int, joined: bytes, topic: str | None, boxes
         return None
     values = _without_separators(joined, ends)
     identifiers, payloads, times = (values.slice(place * count, count) for place in range(3))
-    sequences = values.slice(3 * count) if first is None else _numbers(first, count)
+    sequences = _numbers(first, count) if sequence is None else values.slice(3 * count)
     places = None if boxes is None else [_unpack_hex(box) for box in boxes.split(SEPARATOR)]
     return ArrowRun(sequences, times, partial(topic.split, SEPARATOR), identifiers, payloads, places)
 
@@ -41,7 +52,7 @@ def _without_separators(joined: bytes, ends: np.ndarray[Any, Any]) -> pa.BinaryA
     offsets = np.empty(len(ends) + 1, np.int32)
     offsets[0] = 0
     np.subtract(ends, np.arange(len(ends)), out=offsets[1:], casting="same_kind")
-    values = joined.replace(SEPARATOR.encode(), b"")
+    values = joined.replace(_SEPARATOR, b"")
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
 

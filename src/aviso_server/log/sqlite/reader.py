@@ -1,6 +1,6 @@
 """Reading a sqlite log: its own connections, its own threads, never in the way of the writer.
 
-A batch is fetched as one row. SQLite joins all values with a separator that JSON cannot contain, and
+A batch is fetched as one row. SQLite joins the values of each column with a separator that JSON cannot contain, and
 Python takes them apart again. Stepping row by row would let go of Python's lock for each row, and beside a busy event
 loop that is hundreds of times slower.
 """
@@ -29,10 +29,10 @@ SCAN_SEQUENCES = 65_536  # with a box, one read looks at so many sequences at mo
 
 T = TypeVar("T")
 
-_JOINED = " || ".join(
-    [f"group_concat({column}, '{SEPARATOR}') || '{SEPARATOR}'" for column in ("identifier", "payload", "time")]
+_JOINED = ", ".join(
+    [f"CAST(group_concat({column}, '{SEPARATOR}') AS BLOB)" for column in ("identifier", "payload", "time")]
 )
-_SEQUENCES = f" || group_concat(sequence, '{SEPARATOR}') || '{SEPARATOR}'"
+_SEQUENCES = f"CAST(group_concat(sequence, '{SEPARATOR}') AS BLOB)"
 _JOINED_TOPICS = f", group_concat(topic, '{SEPARATOR}')"
 _JOINED_BOXES = f", group_concat(ifnull(hex(box), ''), '{SEPARATOR}')"
 _COLUMNS = "sequence, time, topic, identifier, payload"
@@ -143,17 +143,17 @@ def _read(
     more += f", (SELECT trimmed FROM catalogue WHERE id = {entry.id:d}) FROM {source}"
     row: list[Any] = [0]
     if gapless:
-        statement = f"SELECT count(*), CAST({_JOINED} AS BLOB){more}"
+        statement = f"SELECT count(*), {_JOINED}, NULL{more}"
         *row, removed = connection.execute(statement, values).fetchone()
     without_gaps = row[0] == end - start + 1
     if not without_gaps:  # or no longer: sequences have to be read too
-        statement = f"SELECT count(*), CAST({_JOINED}{_SEQUENCES} AS BLOB){more}"
+        statement = f"SELECT count(*), {_JOINED}, {_SEQUENCES}{more}"
         *row, removed = connection.execute(statement, values).fetchone()
     if row[0] == 0:
         return Batch((), end + 1), removed
     from aviso_server.log.sqlite.columns import apart  # brings Arrow, which is large: only servers wait for it
 
-    run = apart(start if without_gaps else None, *row)
+    run = apart(start, *row)
     if run is not None:
         return Batch(run, run.last + 1 if len(run) == limit else end + 1), removed
     notifications = _one_by_one(connection, entry, source, values)
