@@ -18,7 +18,7 @@ from aviso_server.model.filter import Filter
 
 __all__ = ["Pour"]
 
-_LARGEST_BATCH = 1536  # notifications: fewer, and what each batch costs in any case shows; more leave the cache
+_LARGEST_BATCH = 2048  # notifications: fewer, and what each batch costs in any case shows; more leave the cache
 _THREADS = 2  # for one reader, where that is possible
 _AHEAD = 2  # pieces for each thread that may wait to be taken, or are being made
 _TURN = 16  # pieces that a thread makes before others have their turn
