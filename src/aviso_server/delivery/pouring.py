@@ -90,8 +90,6 @@ class Pour:
             work = asyncio.create_task(self._log.in_thread(self._wanted.stream, self._make_pieces, self._topics))
             self._working.add(work)
             work.add_done_callback(self._stopped)
-            if not self._shared:
-                break
 
     def _has_work(self) -> bool:
         return not self._over and self._position <= self._end and self._begun - self._taken < _AHEAD * self._threads

@@ -145,8 +145,7 @@ def _read(
     if gapless:
         statement = f"SELECT count(*), {_JOINED}, NULL{more}"
         *row, removed = connection.execute(statement, values).fetchone()
-    without_gaps = row[0] == end - start + 1
-    if not without_gaps:  # or no longer: sequences have to be read too
+    if row[0] != end - start + 1:  # it has gaps, perhaps only by now: sequences have to be read too
         statement = f"SELECT count(*), {_JOINED}, {_SEQUENCES}{more}"
         *row, removed = connection.execute(statement, values).fetchone()
     if row[0] == 0:
