@@ -34,9 +34,13 @@ def _run_of(plain: Sequence[Plain]) -> ArrowRun:
     from aviso_server.model.arrow_run import ArrowRun
 
     sequences, times, subjects, identifiers, payloads = zip(*plain, strict=True)
-    columns = (pa.array(column, pa.binary()) for column in (sequences, times, identifiers, payloads))
-    sequences, times, identifiers, payloads = columns
-    return ArrowRun(sequences, times, lambda: list(map(_topic_of, subjects)), identifiers, payloads)
+    return ArrowRun(
+        pa.array(sequences, pa.binary()),
+        pa.array(times, pa.binary()),
+        lambda: list(map(_topic_of, subjects)),
+        pa.array(identifiers, pa.binary()),
+        pa.array(payloads, pa.binary()),
+    )
 
 
 def _notification_of(plain: Plain) -> Notification:
