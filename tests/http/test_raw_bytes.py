@@ -200,6 +200,16 @@ def test_small_bodies_that_unfold_to_large_ones_are_refused(server: Server, path
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_body_compressed_in_parts_is_read_whole_and_nothing_may_follow_it(server: Server, encoding: str) -> None:
+    body, compress = json.dumps(VALID[0]).encode(), COMPRESS[encoding]
+    header = ("Content-Encoding", encoding)
+    assert post(server, "/api/v1/notification", compress(body[:20]) + compress(body[20:]), header).status == 200
+    for after in (b"more", compress(b"")[:-1], compress(b"") * 64):
+        refused = post(server, "/api/v1/notification", compress(body) + after, header)
+        assert (refused.status, refused.headers["content-type"]) == (400, "text/plain; charset=utf-8")
+
+
 tokens = st.text("abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~", min_size=1, max_size=20)
 header_values = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=60)
 framing = {"content-length", "transfer-encoding", "connection", "upgrade", "expect"}

@@ -17,6 +17,7 @@ Receive = Callable[[], Awaitable[Any]]
 
 _ZLIB = 15  # window bits: a zlib stream; 31: a gzip stream
 _GZIP = 31
+_MOST_MEMBERS = 64  # of one body: files that were compressed apart and joined are one body, byte by byte is an attack
 
 
 async def read_body(scope: Any, receive: Receive, limit: int) -> bytes:
@@ -73,11 +74,18 @@ def _too_large(limit: int) -> Refusal:
 
 def _inflate(window: int) -> Callable[[bytes, int], bytes]:
     def inflate(body: bytes, limit: int) -> bytes:
-        decoder = zlib.decompressobj(window)
-        decoded = decoder.decompress(body, limit + 1)
-        if len(decoded) <= limit and not decoder.eof:
-            raise EOFError("it ends too early")
-        return decoded
+        decoded = b""
+        for _ in range(_MOST_MEMBERS):
+            decoder = zlib.decompressobj(window)
+            decoded += decoder.decompress(body, limit + 1 - len(decoded))
+            if len(decoded) > limit:
+                return decoded
+            if not decoder.eof:
+                raise EOFError("it ends too early")
+            body = decoder.unused_data
+            if not body:
+                return decoded
+        raise EOFError(f"it has more than {_MOST_MEMBERS} members")
 
     return inflate
 
