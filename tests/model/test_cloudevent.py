@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,22 @@ def test_many_frames_are_the_frames_joined(notifications: list[Notification], ev
     assert renderer.frames(name, notifications) == b"".join(renderer.frame(name, each) for each in notifications)
 
 
+@pytest.mark.parametrize(
+    ("event_type", "address"),
+    [
+        ("tide", "tide"),
+        ("50%d", "50%d"),
+        ("a_b-c.d~1", "a_b-c.d~1"),
+        ('é x"q', "%C3%A9%20x%22q"),
+        ("{<\\>}", "%7B%3C%5C%3E%7D"),
+    ],
+)
+def test_the_address_of_a_schema_is_an_address_whatever_the_event_type_is_called(event_type: str, address: str) -> None:
+    event = json.loads(Renderer(event_type, "https://aviso.example.org/a").event(TIDE))
+    assert event["dataschema"] == f"https://aviso.example.org/a/schema/{address}"
+    assert event["type"] == f"int.ecmwf.aviso.{event_type}"
+
+
 @given(NOTIFICATIONS, st.sampled_from(["tide", "50%d", 'q"\\']))
 def test_an_event_is_one_line_of_sorted_compact_json(notification: Notification, event_type: str) -> None:
     renderer = Renderer(event_type, "https://aviso.example.org/a")
@@ -67,6 +84,6 @@ def test_an_event_is_one_line_of_sorted_compact_json(notification: Notification,
     assert members["id"] == f"{event_type}@{notification.sequence}"
     assert members["sequence"] == notification.sequence
     assert members["type"] == f"int.ecmwf.aviso.{event_type}"
-    assert members["dataschema"] == f"https://aviso.example.org/a/schema/{event_type}"
+    assert members["dataschema"].startswith("https://aviso.example.org/a/schema/")
     assert members["data"]["identifier"] == json.loads(notification.identifier)
     assert members["data"]["payload"] == json.loads(notification.payload)

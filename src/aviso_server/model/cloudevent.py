@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Notification
@@ -14,6 +15,8 @@ __all__ = ["LIVE", "REPLAY", "Renderer"]
 LIVE = b"live-notification"
 REPLAY = b"replay"
 
+_URL_CHARACTERS = "!#$%&'()*+,/:;=?@[]|~"  # that stay as they are in the address of a schema, beside letters and digits
+
 
 class Renderer:
     """Renders the notifications of one event type; the parts that never change are encoded once."""
@@ -21,7 +24,7 @@ class Renderer:
     __slots__ = ("_after_id", "_after_sequence", "_end", "_middle", "_start")
 
     def __init__(self, event_type: str, base_url: str) -> None:
-        schema = compact(f"{base_url}/schema/{event_type}")
+        schema = compact(f"{base_url}/schema/{quote(event_type, safe=_URL_CHARACTERS)}")
         name = compact(event_type)[1:-1]
         self._start = b'{"data":{"identifier":'
         self._middle = b'},"datacontenttype":"application/json","dataschema":' + schema + b',"id":"' + name + b"@"
