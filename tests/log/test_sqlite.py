@@ -112,6 +112,24 @@ async def test_many_more_than_one_statement_takes(tmp_path: Path) -> None:
 
 
 @in_event_loop
+async def test_every_range_has_the_times_of_the_commits_that_it_is_from(tmp_path: Path) -> None:
+    now = [0]
+    async with opened(SqliteLog(tmp_path, clock=lambda: now[0])) as log:
+        stored: list[int] = []  # times, by sequence - 1
+        for now[0], together in ((100, 3), (200, 1), (300, 4), (300, 2), (400, 1)):
+            await log.append_many([draft(number) for number in range(together)])
+            stored += [now[0]] * together
+        for deleted in (False, True):
+            if deleted:
+                assert await log.delete("mars", 6)
+            for start in range(1, len(stored) + 1):
+                for end in range(start, len(stored) + 1):
+                    found = (await log.read("mars", start, end, 100)).notifications
+                    kept = [number for number in range(start, end + 1) if not (deleted and number == 6)]
+                    assert [(one.sequence, one.time) for one in found] == [(each, stored[each - 1]) for each in kept]
+
+
+@in_event_loop
 async def test_a_clock_that_goes_back_does_not_turn_times_back_even_after_wipe_and_restart(tmp_path: Path) -> None:
     async with opened(SqliteLog(tmp_path, clock=lambda: 100)) as log:
         await log.append(draft(1))

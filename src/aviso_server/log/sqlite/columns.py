@@ -23,16 +23,17 @@ def apart(
     count: int,
     identifier: bytes,
     payload: bytes,
-    time: bytes,
+    time: bytes | int,
     sequence: bytes | None,
     topic: str | None,
     boxes: str | None = None,
 ) -> Run | None:
     """The notifications of a joined batch; None if a value holds the separator.
 
-    Without a `sequence` they are numbered from the `first` one on; without a `topic` all topics are empty.
+    Without a `sequence` they are numbered from the `first` one on; without a `topic` all topics are empty. A number is
+    the `time` of all of them.
     """
-    columns = [identifier, payload, time] if sequence is None else [identifier, payload, time, sequence]
+    columns = [column for column in (identifier, payload, time, sequence) if isinstance(column, bytes)]
     joined = _SEPARATOR.join([*columns, b""])  # one search for all of them
     ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord(_SEPARATOR))
     if len(ends) != len(columns) * count:
@@ -42,8 +43,10 @@ def apart(
     elif topic.count(SEPARATOR) + 1 != count:
         return None
     values = _without_separators(joined, ends)
-    identifiers, payloads, times = (values.slice(place * count, count) for place in range(3))
-    sequences = _numbers(first, count) if sequence is None else values.slice(3 * count)
+    taken = iter([values.slice(place * count, count) for place in range(len(columns))])
+    identifiers, payloads = next(taken), next(taken)
+    times = pa.repeat(pa.scalar(b"%d" % time, pa.binary()), count) if isinstance(time, int) else next(taken)
+    sequences = _numbers(first, count) if sequence is None else next(taken)
     places = None if boxes is None else [_unpack_hex(box) for box in boxes.split(SEPARATOR)]
     return ArrowRun(sequences, times, partial(topic.split, SEPARATOR), identifiers, payloads, places)
 

@@ -29,10 +29,9 @@ SCAN_SEQUENCES = 65_536  # with a box, one read looks at so many sequences at mo
 
 T = TypeVar("T")
 
-_JOINED = ", ".join(
-    [f"CAST(group_concat({column}, '{SEPARATOR}') AS BLOB)" for column in ("identifier", "payload", "time")]
+_IDENTIFIERS, _PAYLOADS, _TIMES, _SEQUENCES = (
+    f"CAST(group_concat({column}, '{SEPARATOR}') AS BLOB)" for column in ("identifier", "payload", "time", "sequence")
 )
-_SEQUENCES = f"CAST(group_concat(sequence, '{SEPARATOR}') AS BLOB)"
 _JOINED_TOPICS = f", group_concat(topic, '{SEPARATOR}')"
 _JOINED_BOXES = f", group_concat(ifnull(hex(box), ''), '{SEPARATOR}')"
 _COLUMNS = "sequence, time, topic, identifier, payload"
@@ -143,10 +142,12 @@ def _read(
     more += f", (SELECT trimmed FROM catalogue WHERE id = {entry.id:d}) FROM {source}"
     row: list[Any] = [0]
     if gapless:
-        statement = f"SELECT count(*), {_JOINED}, NULL{more}"
-        *row, removed = connection.execute(statement, values).fetchone()
+        time = _one_time(connection, entry, start, end)
+        times, known = (_TIMES, []) if time is None else ("?", [time])
+        statement = f"SELECT count(*), {_IDENTIFIERS}, {_PAYLOADS}, {times}, NULL{more}"
+        *row, removed = connection.execute(statement, [*known, *values]).fetchone()
     if row[0] != end - start + 1:  # it has gaps, perhaps only by now: sequences have to be read too
-        statement = f"SELECT count(*), {_JOINED}, {_SEQUENCES}{more}"
+        statement = f"SELECT count(*), {_IDENTIFIERS}, {_PAYLOADS}, {_TIMES}, {_SEQUENCES}{more}"
         *row, removed = connection.execute(statement, values).fetchone()
     if row[0] == 0:
         return Batch((), end + 1), removed
@@ -157,6 +158,14 @@ def _read(
         return Batch(run, run.last + 1 if len(run) == limit else end + 1), removed
     notifications = _one_by_one(connection, entry, source, values)
     return Batch(notifications, notifications[-1].sequence + 1 if len(notifications) == limit else end + 1), removed
+
+
+def _one_time(connection: sqlite3.Connection, entry: Entry, start: int, end: int) -> int | None:
+    """When all from `start` to `end` were stored, if that was at one time: it need not be read for each of them."""
+    # Times never fall as sequences rise, so the ends of the range tell.
+    statement = f"SELECT min(time), max(time) FROM {entry.table} WHERE sequence IN (?, ?)"
+    first, last = connection.execute(statement, (start, end)).fetchone()
+    return first if first == last else None
 
 
 def _one_by_one(connection: sqlite3.Connection, entry: Entry, source: str, values: list[float]) -> list[Notification]:
