@@ -213,3 +213,16 @@ async def test_a_slow_reader_who_takes_something_now_and_then_gets_all_of_it() -
             reader.stop()
         assert reader.sequences == list(range(1, 4_001))
         assert not reader.hung_up
+
+
+@in_event_loop
+async def test_a_shutdown_ends_it_in_the_middle_of_a_pause(make_log: MakeLog) -> None:
+    async with hub_on(make_log(), batch_size=2, batch_delay=3600) as hub:
+        await publish(hub.log, 5)
+        _, reader = await replay(hub, Span(from_sequence=1))
+        await settled(lambda: len(reader.sequences) == 2)
+        hub.close_streams()
+        await settled(lambda: reader.ended)
+        assert reader.sequences == [1, 2]
+        assert reader.kinds[-2:] == ["notification", "connection-closing"]
+        assert reader.reason == "server_shutdown"

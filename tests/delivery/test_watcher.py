@@ -370,3 +370,44 @@ def test_a_stream_that_is_closed_before_it_began_says_nothing_before_its_opening
             assert reader.reason == "server_shutdown"
 
     asyncio.run(scene())
+
+
+# While the next part of history is not there yet
+
+
+@in_event_loop
+async def test_a_watcher_shows_life_while_it_waits_for_history(make_log: MakeLog) -> None:
+    async with hub_on(make_log(), batch_size=2, batch_delay=3600, heartbeat_interval=0.02) as hub:
+        await publish(hub.log, 5)
+        _, reader = await join(hub, Span(from_sequence=1))
+        await settled(lambda: reader.heartbeats >= 3)
+        assert reader.sequences == [1, 2]
+        assert not reader.ended
+
+
+@pytest.mark.parametrize("reason", ["server_shutdown", "max_duration_reached"])
+@in_event_loop
+async def test_a_watcher_ends_when_it_is_time_though_it_waits_for_history(make_log: MakeLog, reason: str) -> None:
+    duration = 0.1 if reason == "max_duration_reached" else 3600
+    async with hub_on(make_log(), batch_size=2, batch_delay=3600, max_duration=duration) as hub:
+        await publish(hub.log, 5)
+        _, reader = await join(hub, Span(from_sequence=1))
+        await settled(lambda: len(reader.sequences) == 2)
+        if reason == "server_shutdown":
+            hub.close_streams()
+        await settled(lambda: reader.ended)
+        assert reader.sequences == [1, 2]
+        assert reader.kinds[-1] == "connection-closing", "history is not complete"
+        assert reader.reason == reason
+
+
+@in_event_loop
+async def test_history_with_pauses_goes_on_after_signs_of_life(make_log: MakeLog) -> None:
+    async with hub_on(make_log(), batch_size=2, batch_delay=0.2, heartbeat_interval=0.02) as hub:
+        await publish(hub.log, 7)
+        _, reader = await join(hub, Span(from_sequence=1))
+        await settled(lambda: "replay_completed" in reader.kinds)
+        await publish(hub.log, 1)
+        await settled(lambda: len(reader.sequences) == 8)
+        assert reader.sequences == list(range(1, 9))
+        assert reader.heartbeats >= 1

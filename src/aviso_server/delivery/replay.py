@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from aviso_server.counts import Endpoint
 from aviso_server.delivery import frames
+from aviso_server.delivery.attention import Bell, attended
 from aviso_server.delivery.forms import Form
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.errors import AvisoError, LogUnavailable
@@ -30,6 +31,7 @@ class Replay:
     """Sends history from one sequence to another, then says that it is complete and closes."""
 
     __slots__ = (
+        "_bell",
         "_closing",
         "_form",
         "_history",
@@ -61,6 +63,7 @@ class Replay:
         self.deadline = math.inf  # when the reader's time is over
         self._hub = hub
         self._waiting_since: float | None = None  # for the client to take something
+        self._bell = Bell()
         self._closing: frames.Reason | None = None
         self._worker: asyncio.Task[None] | None = None
 
@@ -71,6 +74,7 @@ class Replay:
     def close(self, reason: frames.Reason) -> None:
         """End the stream before it is complete."""
         self._closing = reason
+        self._bell.ring()
 
     def tick(self, now: float) -> float | None:
         """End the stream when the reader's time is over, or when it has not taken anything for long."""
@@ -110,8 +114,10 @@ class Replay:
         start = position = await history.start_of(stream, span)
         form = self._form
         found = self._hub.pieces(history, self.wanted, form.render, start, end, cap, form.plain)
-        async with aclosing(found) as pieces:
+        async with aclosing(attended(found, self._bell)) as pieces:
             async for piece in pieces:
+                if piece is None:  # the only thing that can be due is the end
+                    return b"", False
                 # from the second piece on: what had gone before the replay began is no loss
                 if self._form.watchful and position > start and await history.overtaken(stream, position):
                     raise LogUnavailable(f"retention has removed notifications from sequence {position} on; ask again")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from aviso_server.counts import Endpoint
 from aviso_server.delivery import frames
+from aviso_server.delivery.attention import Bell, attended
 from aviso_server.delivery.forms import Render
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.errors import AvisoError
@@ -43,6 +44,7 @@ class Watcher:
         "_backlog_bytes",
         "_begun",
         "_behind",
+        "_bell",
         "_closing",
         "_ended",
         "_heartbeat_due",
@@ -83,6 +85,7 @@ class Watcher:
         self._closing: frames.Reason | None = None
         self._ended = False
         self._worker: asyncio.Task[None] | None = None
+        self._bell: Bell | None = None  # while it waits for the history that was asked for
         self._reading: Reading | None = None  # while it catches up
 
     def go_live(self) -> None:
@@ -153,6 +156,7 @@ class Watcher:
                 self._write(frames.heartbeat(self.wanted.topic, self._hub.clock()))
             else:
                 self._heartbeat_due = True
+                self._ring()
         return min(self.next_heartbeat, self.deadline)
 
     def close(self, reason: frames.Reason) -> None:
@@ -160,6 +164,7 @@ class Watcher:
         if self._ended or (self._closing is not None and frames.weight(reason) <= frames.weight(self._closing)):
             return
         self._closing = reason
+        self._ring()
         if self._worker is None and self._begun:
             self._write(self._farewell(reason), last=True)
 
@@ -181,6 +186,10 @@ class Watcher:
     def catching_up(self) -> bool:
         """True while the watcher reads from the log instead of being live."""
         return self._behind and not self._ended
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
 
     def _add(self, added: Frames, chunk: bytes) -> None:
         if self._worker is None:
@@ -250,22 +259,24 @@ class Watcher:
 
     async def _replay(self, span: Span, end: int, cap: int | None) -> None:
         """History as it was when the stream was opened."""
-        history = self._hub.history
+        history, self._bell = self._hub.history, Bell()
         start = await history.start_of(self.wanted.stream, span)
         found = self._hub.pieces(history, self.wanted, self._frames(REPLAY), start, end, cap, plain=True)
-        async with aclosing(found) as pieces:
+        async with aclosing(attended(found, self._bell)) as pieces:
             async for piece in pieces:
-                self.flow.sent += piece.count
-                if piece.data:
-                    await self.outlet.deliver(piece.data)
+                if piece is not None:
+                    self.flow.sent += piece.count
+                    if piece.data:
+                        await self.outlet.deliver(piece.data)
                 if self._heartbeat_due:
                     await self._show_life()
-                if piece.more:
+                if piece is not None and piece.more:
                     assert cap is not None
                     await self.outlet.deliver(frames.limit_reached(self.wanted.topic, self._hub.clock(), cap))
                     self._closing = self._closing or "end_of_stream"
                 if self._closing is not None:
                     return
+        self._bell = None
         await self.outlet.deliver(frames.completed(self.wanted.topic, self._hub.clock()))
 
     async def _catch_up(self) -> None:
