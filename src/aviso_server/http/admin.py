@@ -106,13 +106,19 @@ def parse_notification_id(text: str) -> tuple[str, int]:
 
 
 async def find_stream(service: Service, name: str) -> str | None:
-    """The stream that an event type, a topic base or a stream name in any case stands for; None if there is none."""
-    event_type = service.catalogue.of_stream(name)
-    if event_type is not None:
-        return event_type.base
+    """The stream that an event type, a topic base or a stream name in any case stands for; None if there is none.
+
+    What is spelled exactly so comes first: event types that nobody configured may differ only in their case.
+    """
+    exact = service.catalogue.event_types.get(name)
+    if exact is not None:
+        return exact.base
     streams = await service.hub.history.streams()
     if name in streams:
         return name
+    event_type = service.catalogue.of_stream(name)
+    if event_type is not None:
+        return event_type.base
     return next((stream for stream in streams if stream.lower() == name.lower()), None)
 
 
