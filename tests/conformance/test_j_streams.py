@@ -12,7 +12,7 @@ import pytest
 from tests.conformance.expectations import UUID, payloads, steps
 from tests.conformance.samples import DISSEMINATION, MARS, but
 from tests.harness import Client, EventStream, Frame
-from tests.harness.client import body
+from tests.harness.client import JSON, body
 
 OD = {"class": "od"}
 TOPIC = "mars.od.*.*.*.*.*.*"
@@ -292,3 +292,12 @@ def test_case_152_reconnect(api: Client) -> None:
         for _ in range(2):
             stream.notification()
     assert payloads(stream) == [2, 3, 4, 5]
+
+
+def test_a_client_that_closes_after_the_answer_is_told_so_and_nothing_else(api: Client) -> None:
+    publish(api, 1)
+    closes = (*JSON, ("Connection", "close"))
+    with api.open("replay", body("mars", OD, from_id="1"), closes) as stream:
+        stream.rest()
+        assert [value for name, value in stream.headers if name == "connection"] == ["close"]
+        assert len(stream.notifications) == 1

@@ -72,3 +72,6 @@ def test_refused_ends() -> None:
     early = r"to_date \(1970-01-01T00:00:00\+00:00\) must not be earlier than from_date \(1970-01-01T12:00:00\+00:00\)"
     with pytest.raises(InvalidRequest, match=early):
         read_end(Span(from_time=NOON), None, "0")
+    close = r"to_date \(1970-01-01T00:00:00.250\+00:00\) must not be earlier than from_date \(1970-01-01T00:00:00.500"
+    with pytest.raises(InvalidRequest, match=close):
+        read_end(Span(from_time=500_000_000), None, "1970-01-01T00:00:00.25Z")

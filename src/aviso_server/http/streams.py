@@ -11,7 +11,7 @@ from aviso_server.delivery.outlet import Outlet, Send
 from aviso_server.errors import InvalidRequest, LogError, RequestError
 from aviso_server.http.answers import ENDPOINTS, Refusal, refusal_of
 from aviso_server.http.auth.user import User
-from aviso_server.http.body import Receive, client_left, read_body
+from aviso_server.http.body import Receive, client_left, header, read_body
 from aviso_server.http.metrics.tally import unmeasured
 from aviso_server.http.replay_forms import is_lenient, send_in_form, wanted_form
 from aviso_server.http.requests import Request, parse_request
@@ -37,7 +37,7 @@ async def watch(service: Service, scope: Any, receive: Receive, send: Send, requ
         raise _initialization_failed(wanted, error, request_id) from None
     watcher.user = _user_name(scope)
     try:
-        await _open(send, request_id)
+        await _open(scope, send, request_id)
         now = service.clock()
         if span.has_start:
             batch_size = hub.pace.batch_size
@@ -81,7 +81,7 @@ async def replay(service: Service, scope: Any, receive: Receive, send: Send, req
         if form is not None:
             _log_established("replay", wanted, request_id)
             return await send_in_form(stream, form, bounds, cap, receive, send)
-        await _open(send, request_id)
+        await _open(scope, send, request_id)
         opening = frames.replay_started(
             wanted.topic,
             service.clock(),
@@ -148,15 +148,16 @@ def _user_name(scope: Any) -> str | None:
     return None if user is None else f"{user.realm}/{user.name}"
 
 
-async def _open(send: Send, request_id: str) -> None:
+async def _open(scope: Any, send: Send, request_id: str) -> None:
     headers = [
         (b"x-request-id", request_id.encode()),
         (b"content-type", b"text/event-stream"),
         (b"cache-control", b"no-cache"),
-        (b"connection", b"keep-alive"),
         (b"access-control-allow-origin", b"*"),
         (b"x-accel-buffering", b"no"),
     ]
+    if (header(scope, b"connection") or b"").lower() != b"close":  # to whoever asks for it the server says that itself
+        headers.insert(3, (b"connection", b"keep-alive"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from aviso_server.errors import InvalidRequest
-from aviso_server.model.timestamp import SECOND, parse_instant, seconds_text
+from aviso_server.model.timestamp import event_time, parse_instant
 
 __all__ = ["SEQUENCE_TEXT", "Span", "parse_sequence", "read_end", "read_start"]
 
@@ -77,4 +77,4 @@ def parse_sequence(name: str, text: str) -> int:
 
 
 def _offset_text(instant: int) -> str:
-    return seconds_text(instant // SECOND).replace("Z", "+00:00")
+    return event_time(instant).replace("Z", "+00:00")
