@@ -10,7 +10,7 @@ import click
 
 from aviso_server.commands.output import FAILED, complain
 from aviso_server.config import load
-from aviso_server.errors import ConfigError, LogUnavailable
+from aviso_server.errors import ConfigError, LogInUse, LogUnavailable
 
 __all__ = ["serve"]
 
@@ -45,12 +45,12 @@ def serve(file: Path | None, ready_file: Path | None, broker: Path | None) -> No
     from aviso_server.log.jetstream.local_broker import LocalBroker
 
     try:
-        with LocalBroker(broker) as running:
+        with LocalBroker(broker, tied=True) as running:
             click.echo(f"broker at {running.url}, its data in {broker}", err=True)
             section = "AVISOSERVER_NOTIFICATION_BACKEND__"
             more = {f"{section}KIND": "jetstream", f"{section}JETSTREAM__NATS_URL": running.url}
             code = _serve(file, ready_file, {**os.environ, **more})
-    except LogUnavailable as error:
+    except (LogInUse, LogUnavailable) as error:
         raise click.ClickException(str(error)) from None
     raise SystemExit(code)
 

@@ -18,11 +18,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from aviso_server.errors import LogUnavailable
+from aviso_server.errors import LogInUse, LogUnavailable
+from aviso_server.hold import Held, Hold
 
 __all__ = ["LocalBroker", "find_broker"]
 
 _START_SECONDS = 15.0
+_END_SECONDS = 3.0
+
+# Run in front of the broker's program: the kernel then ends it in the orderly way when its parent is gone.
+_END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def find_broker() -> Path:
@@ -39,22 +44,28 @@ def find_broker() -> Path:
 
 
 class LocalBroker:
-    """One broker process with its data in a directory. Its ports stay the same when it is started again."""
+    """One broker process with its data in a directory. Its ports stay the same when it is started again.
 
-    def __init__(self, directory: Path, name: str = "", sync_always: bool = False, more: str = "") -> None:
+    With `tied` it ends with this process, however that ends, if the main thread starts it; on Linux only.
+    """
+
+    def __init__(
+        self, directory: Path, name: str = "", sync_always: bool = False, more: str = "", tied: bool = False
+    ) -> None:
         self.directory = directory
         self.name = name or directory.name
         self.port = -1  # any free one
         self.cluster_port = 0
         self._sync_always = sync_always
         self._more = more  # configuration of its own, such as who may connect
+        self._tied = tied and sys.platform == "linux"
         self._cluster: Sequence[LocalBroker] = ()
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def cluster(cls, directory: Path, size: int = 3) -> list[LocalBroker]:
+    def cluster(cls, directory: Path, size: int = 3, sync_always: bool = False) -> list[LocalBroker]:
         """Brokers that replicate each other's streams, not started yet."""
-        brokers = [cls(directory / f"broker{number}") for number in range(1, size + 1)]
+        brokers = [cls(directory / f"broker{number}", sync_always=sync_always) for number in range(1, size + 1)]
         for broker, port in zip(brokers, _free_ports(size), strict=True):
             broker.cluster_port, broker._cluster = port, brokers
         return brokers
@@ -85,27 +96,59 @@ class LocalBroker:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process and return once it listens."""
+        """Start the process and return once it listens; LogInUse if another broker has the directory."""
+        program = find_broker()
         self.directory.mkdir(parents=True, exist_ok=True)
+        hold = self._take_directory()
+        try:
+            self._process = self._run(program, hold)
+        finally:
+            hold.release()
+        self.port = self._find_port(self._process)
+
+    def _take_directory(self) -> Hold:
+        """The hold on the directory; a broker that is just ending has a moment for it."""
+        hold, deadline = Hold(self.directory / "lock"), time.monotonic() + _END_SECONDS
+        while True:
+            try:
+                hold.take()
+                return hold
+            except Held as held:
+                if time.monotonic() > deadline:
+                    raise LogInUse(
+                        f"the broker's directory '{self.directory}' is in use by the process with pid {held.owner}: "
+                        "stop that one, or choose another directory"
+                    ) from None
+            time.sleep(0.05)
+
+    def _run(self, program: Path, hold: Hold) -> subprocess.Popen[bytes]:
+        """The process, which holds the directory from now on: two brokers on one would lose what both had stored."""
         config = self.directory / "broker.conf"
         config.write_text(self._config())
-        output = (self.directory / "broker.log").open("ab")
-        with output:
-            self._process = subprocess.Popen(
-                [str(find_broker()), "-c", str(config), "--ports_file_dir", str(self.directory)],
+        before = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT] if self._tied else []
+        assert hold.descriptor is not None  # it was taken
+        with (self.directory / "broker.log").open("ab") as output:
+            process = subprocess.Popen(
+                [*before, str(program), "-c", str(config), "--ports_file_dir", str(self.directory)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C is for the server, which needs the broker until it has ended
+                pass_fds=[hold.descriptor],
             )
-        ports = self.directory / f"nats-server_{self._process.pid}.ports"
+        hold.pass_on(process.pid)
+        return process
+
+    def _find_port(self, process: subprocess.Popen[bytes]) -> int:
+        """Where it listens, once it does."""
+        ports = self.directory / f"nats-server_{process.pid}.ports"
         deadline = time.monotonic() + _START_SECONDS
         while not (found := _read_ports(ports)):
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise LogUnavailable(f"the broker did not start; see {self.directory / 'broker.log'}")
             time.sleep(0.02)
-        self.port = int(found["nats"][0].rpartition(":")[2])
+        return int(found["nats"][0].rpartition(":")[2])
 
     def stop(self) -> None:
         """End it in the orderly way."""

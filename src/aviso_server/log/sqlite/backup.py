@@ -86,7 +86,7 @@ def restore(source: Path, directory: Path, advance: int = 0, progress: Progress 
     except OSError as error:
         raise LogUnavailable(f"'{directory}' cannot be used: {error}") from error
     lock = DirectoryLock(directory)
-    lock.acquire()
+    lock.take()
     try:
         return _made(target, fill, "the log")
     finally:

@@ -7,13 +7,13 @@ as it was.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 from pathlib import Path
 
 from aviso_server.disk import move_into_place
 from aviso_server.errors import LogDamaged, LogError, LogInUse, LogUnavailable
+from aviso_server.hold import Held, Hold
 
 __all__ = [
     "DATABASE",
@@ -56,38 +56,22 @@ _MAGIC = b"SQLite format 3\x00"
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
-class DirectoryLock:
-    """One process at a time owns a log directory; the hold ends with the process, however it ends."""
+class DirectoryLock(Hold):
+    """One process at a time owns a log directory."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__(directory / LOCK)
         self._directory = directory
-        self._descriptor: int | None = None
 
-    def acquire(self) -> None:
+    def take(self) -> None:
         """Take the directory or raise LogInUse naming its owner."""
-        descriptor = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(descriptor)
+            super().take()
+        except Held as held:
             raise LogInUse(
-                f"the log directory '{self._directory}' is in use by the process with pid {owner}; "
+                f"the log directory '{self._directory}' is in use by the process with pid {held.owner}; "
                 "stop that server or set notification_backend.sqlite.path to another directory"
             ) from None
-        try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        """Let go of the directory. Safe to call twice."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
 
 
 class Ahead:

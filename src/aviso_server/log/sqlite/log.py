@@ -329,7 +329,7 @@ class SqliteLog:
         connection: sqlite3.Connection | None = None
         ahead: Ahead | None = None
         try:
-            self._lock.acquire()
+            self._lock.take()
             file = prepare(self._path)
             connection = connect_unforced(file)
             entries = load_entries(connection)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import shutil
 import threading
 import time
@@ -16,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from aviso_server.errors import PipelineError
+from aviso_server.hold import Held, Hold
 from aviso_server.pipeline.archive.compaction import Compactor
 from aviso_server.pipeline.archive.hadoop import storage_of
 from aviso_server.pipeline.archive.job import ArchiveJob, Committed, SparkFailed, reason
@@ -57,23 +56,19 @@ class Keeper:
         self._reader: Cold | None = None
         self._ready = threading.Event()
         self._making = threading.Lock()
-        self._lock: int | None = None
+        self._hold: Hold | None = None
 
     def lock(self) -> None:
         """Become the only one who writes to the archive; PipelineError if somebody else does."""
         root = self.board.root
         folder = local_path(root) if is_local(root) else self._work
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "_lock", os.O_RDWR | os.O_CREAT, 0o644)
+        hold = Hold(folder / "_lock")
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.pread(handle, 20, 0).decode(errors="replace").strip() or "unknown"
-            os.close(handle)
-            raise PipelineError(f"the archive in {self._root} is in use by process {owner}") from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
-        self._lock = handle
+            hold.take()
+        except Held as held:
+            raise PipelineError(f"the archive in {self._root} is in use by process {held.owner}") from None
+        self._hold = hold
 
     def open(self) -> SparkSession:
         """Start Spark and look at the archive; PipelineError if there is no Java for it, SparkFailed if it broke."""
@@ -147,9 +142,8 @@ class Keeper:
         if self._session is not None and not self._borrowed:
             with contextlib.suppress(Exception):  # Java may be gone
                 self._session.stop()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._hold is not None:
+            self._hold.release()
 
     def _job(self, task: ArchiveTask, committed: Committed) -> ArchiveJob:
         assert self._session is not None
