@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -95,6 +96,9 @@ def test_case_010_no_redirect(api: Client) -> None:
         ("POST", "/api/v1/schema"),
         ("PATCH", "/api/v1/notification"),
         ("TRACE", "/health"),
+        ("FOO", "/health"),
+        ("get", "/health"),
+        ("FOO", "/api/v1/notification"),
         ("GET", "//health"),
     ],
 )
@@ -103,10 +107,13 @@ def test_unknown_routes_are_empty(api: Client, method: str, path: str) -> None:
 
 
 def test_what_is_not_http_has_a_request_id_too(api: Client) -> None:
-    """A method that HTTP parsers do not know cannot reach a route: 400, but never without an id."""
-    response = api.request("BREW", "/health")
-    assert response.status == 400
-    assert UUID.fullmatch(response.header("x-request-id") or "")
+    for said in (b"hello\r\n\r\n", b"GET /health HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00"):
+        with socket.create_connection((api.host, api.port), timeout=10) as connection:
+            connection.sendall(said)
+            status, *headers = b"".join(iter(lambda: connection.recv(4096), b"")).decode().split("\r\n")
+        assert status == "HTTP/1.1 400 Bad Request"
+        (request_id,) = [line.partition(": ")[2] for line in headers if line.startswith("x-request-id: ")]
+        assert UUID.fullmatch(request_id)
 
 
 def test_case_011_home_page(api: Client) -> None:

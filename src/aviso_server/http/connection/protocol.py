@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import sys
 from typing import Any
 
+from httptools import HttpParserInvalidMethodError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from aviso_server.http.connection.joined_writes import JoinedWrites
@@ -19,6 +21,7 @@ logger = logging.getLogger(__name__)
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _IGNORED = b"\r\nignored:"  # as long as the other, so that nothing moves
 _MOST_HEAD_BYTES = 131_072
+_REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\n")
 
 
 class Connection(HttpToolsProtocol):
@@ -28,6 +31,7 @@ class Connection(HttpToolsProtocol):
     """
 
     _head_bytes = 0  # of a request whose headers are not complete
+    _received = b""  # what came last
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """A client is there."""
@@ -41,7 +45,9 @@ class Connection(HttpToolsProtocol):
             end = data.find(b"\r\n\r\n")
             if end > 0 and b"\r\nupgrade:" in data[:end].lower():
                 data = _UPGRADE.sub(_IGNORED, data[:end]) + data[end:]
+        self._received = data
         super().data_received(data)
+        self._received = b""
         if not self.in_head:
             self._head_bytes = 0
             return
@@ -63,13 +69,14 @@ class Connection(HttpToolsProtocol):
         scope["hang_up"] = self.transport.abort
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that could not be read, and hang up."""
-        self.refuse("400 Bad Request", msg)
+        """Refuse a request that could not be read, and hang up; a method that nobody knows is on no route."""
+        unknown = isinstance(sys.exception(), HttpParserInvalidMethodError) and _REQUEST_LINE.match(self._received)
+        self.refuse("404 Not Found" if unknown else "400 Bad Request", "" if unknown else msg)
 
     def refuse(self, status: str, message: str) -> None:
         """Answer what never reached the application, unless another answer has begun, and hang up."""
         request_id = new_request_id()
-        logger.warning(message, extra={"event": "api.request.malformed", "request_id": request_id})
+        logger.warning(message or status, extra={"event": "api.request.malformed", "request_id": request_id})
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete or not cycle.response_started:
             self.transport.write(answer(status, message, request_id))
@@ -79,11 +86,11 @@ class Connection(HttpToolsProtocol):
 def answer(status: str, message: str, request_id: str) -> bytes:
     """The bytes of an answer in plain text that is given below the application; the connection ends with it."""
     body = message.encode()
+    kind = "content-type: text/plain; charset=utf-8\r\n" if body else ""
     return (
         f"HTTP/1.1 {status}\r\n"
         f"x-request-id: {request_id}\r\n"
-        "content-type: text/plain; charset=utf-8\r\n"
-        f"content-length: {len(body)}\r\n"
+        f"{kind}content-length: {len(body)}\r\n"
         "connection: close\r\n"
         "\r\n"
     ).encode() + body
