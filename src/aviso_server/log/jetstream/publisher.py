@@ -144,10 +144,14 @@ class Publisher:
         self._work: deque[Append | Removal] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._pace = Pace()
+        self._expected = 0  # how many had something to publish while the last group was on its way
+        self._all_back = asyncio.Event()
 
     def put(self, work: Append | Removal) -> None:
         """Hand over work."""
         self._work.append(work)
+        if len(self._work) == self._expected:
+            self._all_back.set()
         if self._worker is None:
             self._worker = asyncio.create_task(self._run(), name=f"publisher of {self._base}")
 
@@ -164,10 +168,20 @@ class Publisher:
                     self._work.popleft()
                     continue
                 if (pause := self._pace.pause(len(self._work))) > 0:
-                    await asyncio.sleep(pause)
-                await self._store(*await self._gather())
+                    await self._wait_for_more(pause)
+                group, batch = await self._gather()
+                await self._store(group, batch)
+                self._expected = len(group) + len(self._work)
         finally:
             self._worker = None
+
+    async def _wait_for_more(self, seconds: float) -> None:
+        """Wait so long for more work, or until all who were just answered are back with some."""
+        self._all_back.clear()
+        if len(self._work) < self._expected:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._all_back.wait()
 
     async def _gather(self) -> tuple[list[Append], bool]:
         """What goes out together, and whether as an atomic batch: always if drafts have to stay together."""
