@@ -7,6 +7,7 @@ its own followers have it. What an acknowledgement is worth depends on the broke
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from aviso_server.log.base import (
 )
 from aviso_server.log.followers import Followers
 from aviso_server.log.jetstream.connection import Connection, Refused
+from aviso_server.log.jetstream.durability import weaknesses, weaknesses_of
 from aviso_server.log.jetstream.follower import StreamFollower
 from aviso_server.log.jetstream.keys import Keys
 from aviso_server.log.jetstream.once import OncePublisher
@@ -100,7 +102,15 @@ class JetStreamLog:
         self._opened = self._accepting = True
         if self._retention is not None:
             self._retention.start()
-        for warning in weaknesses(self._options):
+        await self._warn()
+
+    async def _warn(self) -> None:
+        """Say what makes an acknowledgement weaker than a user may think."""
+        found = weaknesses(self._options)
+        with contextlib.suppress(LogError):  # whoever uses a stream will hear of it
+            for info in (await self._streams.all()).values():
+                found += weaknesses_of(info, self._options)
+        for warning in found:
             logger.warning(warning, extra={"event": "backend.jetstream.durability.weak"})
 
     async def close(self) -> None:
@@ -331,26 +341,3 @@ class JetStreamLog:
     def _check_open(self) -> None:
         if not self._accepting:
             raise LogUnavailable("the log on the broker is closed")
-
-
-def weaknesses(options: BrokerOptions) -> list[str]:
-    """What makes an acknowledgement weaker than a user may think."""
-    found = []
-    if options.storage_type == "memory":
-        found.append("streams are kept in memory: notifications are gone when the brokers that hold them restart")
-    if (options.replicas or 1) < 3:
-        found.append(
-            f"streams have {options.replicas or 1} replica(s): an acknowledged notification can be lost with one "
-            "broker; on a cluster set notification_backend.jetstream.replicas to 3"
-        )
-        if options.storage_type == "file":
-            found.append(
-                "a broker writes to disk every two minutes unless its own jetstream.sync_interval says otherwise: with "
-                "fewer than 3 replicas set it to 'always', or a power failure takes acknowledged notifications along"
-            )
-    if options.retention_policy != "limits":
-        found.append(
-            f"retention policy '{options.retention_policy}' removes notifications once they were delivered: "
-            "history and several servers need 'limits'"
-        )
-    return found

@@ -63,6 +63,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     latest_only: bool  # older notifications of a topic give way to newer ones
     limited: bool  # by number, size or age
     replicas: int
+    in_memory: bool
     atomic: bool  # takes several notifications as one
     direct: bool  # can be read in batches without a consumer
     window: int  # nanoseconds during which the broker recognises a message id
@@ -244,11 +245,13 @@ class Streams:
         changes = {
             key: wanted[key] for key in (*_RECONCILED, *_OURS) if key in wanted and config.get(key) != wanted[key]
         }
-        attempts = [changes, {key: value for key, value in changes.items() if key in _OURS}]
+        # if a broker refuses something, the rest may still be taken: replicas need as many brokers
+        modest = {key: value for key, value in changes.items() if key != "num_replicas"}
+        attempts = [changes, modest, {key: value for key, value in changes.items() if key in _OURS}]
         if self._archived is not None:
             mark = self._mark(base, config, found["state"]["last_seq"])
             limits = {key: value for key, value in changes.items() if key in _LIMITS}
-            attempts = [changes | mark, limits | mark, attempts[1]]
+            attempts = [changes | mark, modest | mark, limits | mark, attempts[-1]]
         for place, attempt in enumerate(attempts):
             if not attempt or attempt in attempts[:place]:
                 continue
@@ -323,6 +326,7 @@ class Streams:
             latest_only=latest_only or keeps_latest_only(config),
             limited=limited or is_limited(config),
             replicas=config.get("num_replicas", 1),
+            in_memory=config.get("storage") == "memory",
             atomic=bool(config.get("allow_atomic")),
             direct=bool(config.get("allow_direct")) and self._connection.level >= _BATCH_LEVEL,
             window=config.get("duplicate_window", 0),
