@@ -244,6 +244,20 @@ def test_data_of_the_reference_server(broker: LocalBroker, tmp_path: Path) -> No
     assert headers["spatial_geometry"] == P
 
 
+def test_topics_of_another_layout_never_match(broker: LocalBroker, tmp_path: Path) -> None:
+    ask(broker.url, "STREAM.CREATE.POLYGON", REFERENCE)
+    odd = [("polygon.20250706", b"1", BOX), ("polygon.20250706.1200.x", b"2", BOX), ("polygon.20250706.%ZZ", b"3", BOX)]
+    publish(broker.url, *odd, ("polygon.20250706.1200", b"4", BOX))
+    schema = {"test_polygon": {"storage_policy": {"allow_duplicates": True}}}
+    with serving(broker, tmp_path / "server", schema) as server:
+        for wanted in ({"polygon": P}, {"polygon": P, "date": "20250706"}):
+            assert payloads(server.client.replay("test_polygon", wanted)) == [4]
+        with server.client.watch("test_polygon", {"polygon": P}) as watch:
+            watch.until("connection_established")
+            publish(broker.url, *odd, ("polygon.20250706.1300", b"5", BOX))
+            assert watch.notification()["id"] == "test_polygon@8"
+
+
 def test_fields_outside_the_topic_are_kept(broker: LocalBroker, tmp_path: Path) -> None:
     with serving(broker, tmp_path / "server") as server:
         server.client.publish("probe", PROBE, "x")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import LogError
-from aviso_server.log.jetstream.wire import identify_by, message_of, notification_of, time_of
+from aviso_server.log.jetstream.wire import identify_by, message_of, notification_of, readable, time_of
 from aviso_server.model import topic as topics
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Box, Draft, Notification
@@ -71,10 +71,8 @@ def test_an_empty_part_is_refused() -> None:
     ("subject", "headers", "body", "identifier", "payload", "box"),
     [
         (b"mars.od.4", b"", b'{"b":1, "a":2}', {"class": "od", "step": "4"}, {"a": 2, "b": 1}, None),
-        (b"mars.od.4.more", b"", b"", {"class": "od", "step": "4"}, None, None),
-        (b"mars.od", b"", b"text", {"class": "od"}, "text", None),
+        (b"mars.od.4", b"", b"text", {"class": "od", "step": "4"}, "text", None),
         (b"mars.%2A.1%2E5", b"", b"null", {"step": "1.5"}, None, None),
-        (b"mars.%zz.4", b"", b"1", {}, 1, None),
         (b"unknown.od", b"", b"1", {}, 1, None),
         (
             b"polygon.20250706.1200",
@@ -85,7 +83,7 @@ def test_an_empty_part_is_refused() -> None:
             Box(0, 0, 1, 1.5),
         ),
         (
-            b"mars.od",
+            b"mars.od.%2A",
             b"NATS/1.0\r\nspatial_point_cloud: [[1,2]]\r\nspatial_bbox: nonsense\r\n\r\n",
             b"\xff",
             {"class": "od", "point_cloud": [[1, 2]]},
@@ -99,6 +97,13 @@ def test_messages_of_others(
 ) -> None:
     found = notification_of(1, 2, subject, headers, body, IDENTIFY)
     assert found == Notification(1, 2, subject.decode(), compact(identifier), compact(payload), box)
+
+
+@pytest.mark.parametrize("subject", [b"mars.od.4.more", b"mars.od", b"mars.%zz.4", b"unknown.%z"])
+def test_messages_with_another_layout_mean_nothing(subject: bytes) -> None:
+    found = notification_of(1, 2, subject, b"", b"1", IDENTIFY)
+    usual = notification_of(2, 3, b"mars.od.4", b"", b"1", IDENTIFY)
+    assert readable([found, usual]) == [usual]
 
 
 @pytest.mark.parametrize(

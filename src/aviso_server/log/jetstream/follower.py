@@ -19,7 +19,7 @@ import msgspec
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.jetstream.connection import Connection, Inbox
 from aviso_server.log.jetstream.streams import StreamInfo, Streams
-from aviso_server.log.jetstream.wire import Identify
+from aviso_server.log.jetstream.wire import Identify, readable
 from aviso_server.model.notification import Draft, Notification
 
 __all__ = ["Publishing", "StreamFollower"]
@@ -338,7 +338,7 @@ class StreamFollower:
         if not ready:
             return
         self.position = ready[-1].sequence
-        self._tell(ready)
+        self._tell(readable(ready))
         self._streams.note(self._base, self.position)
         if self._unsettled:
             self._recent.update([(one.sequence, one) for one in ready])

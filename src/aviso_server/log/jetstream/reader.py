@@ -17,8 +17,9 @@ from aviso_server.log.jetstream.columns import last_of
 from aviso_server.log.jetstream.connection import Connection, NotReached, Refused, Unanswered
 from aviso_server.log.jetstream.cursor import Cursors
 from aviso_server.log.jetstream.streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
-from aviso_server.log.jetstream.wire import Identify, notification_of, time_of
+from aviso_server.log.jetstream.wire import Identify, notification_of, readable, time_of
 from aviso_server.model.notification import Notification
+from aviso_server.model.run import Run
 
 __all__ = ["Reader"]
 
@@ -181,4 +182,6 @@ class Reader:
 def _batch(found: Sequence[Notification], end: int, high: int, following: int) -> Batch:
     if found and last_of(found) > high:
         found = [one for one in found if one.sequence <= high]
+    if not isinstance(found, Run):  # what others have written is in none
+        found = readable(found)
     return Batch(found, end + 1 if following > high else following)

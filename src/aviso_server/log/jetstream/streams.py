@@ -245,13 +245,11 @@ class Streams:
         changes = {
             key: wanted[key] for key in (*_RECONCILED, *_OURS) if key in wanted and config.get(key) != wanted[key]
         }
-        # if a broker refuses something, the rest may still be taken: replicas need as many brokers
-        modest = {key: value for key, value in changes.items() if key != "num_replicas"}
-        attempts = [changes, modest, {key: value for key, value in changes.items() if key in _OURS}]
+        attempts = [changes, {key: value for key, value in changes.items() if key in _OURS}]
         if self._archived is not None:
             mark = self._mark(base, config, found["state"]["last_seq"])
             limits = {key: value for key, value in changes.items() if key in _LIMITS}
-            attempts = [changes | mark, modest | mark, limits | mark, attempts[-1]]
+            attempts = [changes | mark, limits | mark, attempts[1]]
         for place, attempt in enumerate(attempts):
             if not attempt or attempt in attempts[:place]:
                 continue

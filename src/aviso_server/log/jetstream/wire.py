@@ -23,10 +23,10 @@ from aviso_server.model.decimal_text import shortest
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Box, Draft, Notification
 
-__all__ = ["Identify", "Message", "identify_by", "message_of", "notification_of", "time_of"]
+__all__ = ["Identify", "Message", "identify_by", "message_of", "notification_of", "readable", "time_of"]
 
-Identify = Callable[[str, Mapping[str, str]], dict[str, Any]]
-"""The identifier of a foreign message, from its topic and headers."""
+Identify = Callable[[str, Mapping[str, str]], dict[str, Any] | None]
+"""The identifier of a foreign message, from its topic and headers; None if the topic is not laid out as configured."""
 
 START = b"NATS/1.0\r\naviso_identifier: "
 TOPIC = b"\r\naviso_topic: "
@@ -94,7 +94,7 @@ def message_of(draft: Draft, message_id: bytes = b"") -> Message:
 def notification_of(
     sequence: int, time: int, subject: bytes, headers: bytes, body: bytes, identify: Identify
 ) -> Notification:
-    """The notification that a message means; `headers` is the raw block."""
+    """The notification that a message means, with an empty identifier if it means none; `headers` is the raw block."""
     if not headers.startswith(START):
         return _foreign(sequence, time, subject, headers, body, identify)
     end = headers.index(b"\r", _AFTER_START)
@@ -113,14 +113,16 @@ def notification_of(
 def identify_by(key_orders: Mapping[str, Sequence[str]]) -> Identify:
     """Reads identifiers from topics laid out as the event types say; `key_orders` by topic base."""
 
-    def identify(topic: str, headers: Mapping[str, str]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def identify(topic: str, headers: Mapping[str, str]) -> dict[str, Any] | None:
         try:
             base, *tokens = topics.parse(topic)
         except ValueError:
-            return values
-        named = zip(key_orders.get(base, ()), tokens, strict=False)
-        values.update({name: token for name, token in named if token not in ("", topics.WILDCARD)})
+            return None
+        names = key_orders.get(base)
+        if names is not None and len(names) != len(tokens):
+            return None
+        named = zip(names or (), tokens, strict=False)
+        values: dict[str, Any] = {name: token for name, token in named if token not in ("", topics.WILDCARD)}
         if "spatial_geometry" in headers:
             values.setdefault("polygon", headers["spatial_geometry"])
         cloud = _json(headers.get("spatial_point_cloud", "").encode())
@@ -175,7 +177,15 @@ def _foreign(sequence: int, time: int, subject: bytes, block: bytes, body: bytes
     if payload is _NO_JSON:
         payload = body.decode("utf-8", "replace")
     box = _box(headers["spatial_bbox"].encode()) if "spatial_bbox" in headers else None
-    return Notification(sequence, time, topic, compact(identify(topic, headers)), compact(payload), box)
+    values = identify(topic, headers)
+    return Notification(sequence, time, topic, b"" if values is None else compact(values), compact(payload), box)
+
+
+def readable(notifications: Sequence[Notification]) -> Sequence[Notification]:
+    """Those that can match a filter: of the others nobody can say what their topic means."""
+    if all(one.identifier for one in notifications):
+        return notifications
+    return [one for one in notifications if one.identifier]
 
 
 _NO_JSON: Any = object()
