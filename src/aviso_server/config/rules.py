@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from aviso_server.config.settings import Application, Archive, JetStream, Limits, Metrics, Otlp, Settings
+from aviso_server.config.broker import check_broker
+from aviso_server.config.settings import Application, Archive, Limits, Metrics, Otlp, Settings
 from aviso_server.config.tree import Findings
 from aviso_server.config.urls import base_url_problem, web_url_problem
 
@@ -24,7 +25,7 @@ def check_sections(settings: Settings, findings: Findings) -> None:
     _metrics(settings.metrics, settings.application, findings)
     _archive(settings.archive, settings.notification_backend.kind, findings)
     _limits(settings.limits, findings)
-    _jetstream(settings.notification_backend.jetstream, findings)
+    check_broker(settings.notification_backend, findings)
 
 
 def check_names(roles: Mapping[str, tuple[str, ...]], key: str, findings: Findings) -> None:
@@ -99,11 +100,3 @@ def _archive(archive: Archive, backend: str, findings: Findings) -> None:
     if not _SPARK.fullmatch(archive.spark):
         accepted = "local, local[N], local[*], yarn, spark://host:port or sc://host:port"
         findings.refuse("archive.spark", f"'{archive.spark}' is not a Spark master", accepted)
-
-
-def _jetstream(jetstream: JetStream, findings: Findings) -> None:
-    section, tls = "notification_backend.jetstream", jetstream.tls
-    if tls.key_file is not None and tls.cert_file is None:
-        findings.refuse(f"{section}.tls.cert_file", "must be set when key_file is", "the certificate of that key")
-    if not any(url.strip() for url in jetstream.nats_url.split(",")):
-        findings.refuse(f"{section}.nats_url", "names no broker", "nats://host:port, several separated by commas")

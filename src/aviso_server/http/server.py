@@ -23,6 +23,7 @@ import uvloop
 from aviso_server import __version__, diagnostics
 from aviso_server.config import shown
 from aviso_server.config.settings import Settings
+from aviso_server.config.urls import mask_credentials
 from aviso_server.errors import LogError
 from aviso_server.http.app import App
 from aviso_server.http.archiving import Archiving
@@ -275,6 +276,7 @@ def _within_file_limit(settings: Settings) -> Settings:
 
 
 def _failed(event: str, message: str) -> int:
+    message = mask_credentials(message)  # the address of a broker may hold a password
     logger.error(message, extra={"event": event})
     sys.stderr.write(f"aviso-server: {message}\n")
     return 1
