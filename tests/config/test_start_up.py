@@ -99,6 +99,28 @@ def test_case_222_auth(change: tuple[str, str], key: str, tmp_path: Path) -> Non
     assert "s3cret" not in str(found.problems)
 
 
+def test_an_unknown_mode_is_all_that_is_said_of_modes(tmp_path: Path) -> None:
+    found = inspected(tmp_path, "auth: {enabled: true, mode: foo, admin_roles: {r: [admin]}}")
+    assert keys(found) == {"auth.mode", "auth.jwt_secret"}
+    assert "direct" not in problems_at(found, "auth.jwt_secret")[0].message
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "limits.max_connections",
+        "notification_backend.jetstream.max_bytes",
+        "notification_schema.tide.storage_policy.max_messages",
+    ],
+)
+def test_a_number_that_is_too_large_hears_of_the_largest(key: str, tmp_path: Path) -> None:
+    text = f"{'9' * 26}"
+    for name in reversed(key.split(".")):
+        text = f"{{{name}: {text}}}"
+    [problem] = problems_at(inspected(tmp_path, text), key)
+    assert "9223372036854775807" in problem.accepted
+
+
 def test_trusted_proxy_needs_no_service(tmp_path: Path) -> None:
     text = AUTH.replace("mode: direct", "mode: trusted_proxy").replace("auth_o_tron_url: http://127.0.0.1:9", "")
     assert inspected(tmp_path, text).problems == ()

@@ -52,12 +52,16 @@ def test_without_topic_the_name_is_the_base_and_keys_are_sorted() -> None:
         (None, "identifier", "must be present"),
         ([], "identifier", "must be present"),
         ({"a": "StringHandler"}, "identifier.a", "a mapping with type and required"),
-        ({"a": {"required": True}}, "identifier.a.type", "unknown field type None"),
+        ({"a": {"required": True}}, "identifier.a.type", "must be present StringHandler, "),
         ({"a": {"type": "Nope", "required": True}}, "identifier.a.type", "'Nope'"),
         ({"a": {"type": "StringHandler"}}, "identifier.a.required", "must be present true or false"),
-        ({"a": {**TEXT, "max_lenght": 5}}, "identifier.a.max_lenght", "unknown key required, description, max_length"),
+        ({"a": {**TEXT, "max_lenght": 5}}, "identifier.a.max_lenght", "unknown key type, required, description"),
         ({"a": {**TEXT, "max_length": "x"}}, "identifier.a.max_length", "a whole number"),
         ({"a": {**TEXT, "max_length": 0}}, "identifier.a.max_length", "1 or more"),
+        ({"a": {**TEXT, "max_length": 10**26}}, "identifier.a.max_length", "64 bits"),
+        ({"a": {**TEXT, "required": "maybe"}}, "identifier.a.required", "'maybe' is neither true nor false"),
+        ({"a": {**TEXT, "required": None}}, "identifier.a.required", "true or false"),
+        ({"a": {**TEXT, "required": {}}}, "identifier.a.required", "true or false"),
         ({"a": {"type": "EnumHandler", "required": True}}, "identifier.a.values", "must be present a list of texts"),
         (
             {"a": {"type": "EnumHandler", "required": True, "values": ["x", {"y": 1}]}},
@@ -114,10 +118,11 @@ def test_unknown_field_types_are_answered_with_the_known_ones() -> None:
         ({"topic": "m"}, "topic", "a mapping with base, key_order"),
         ({"topic": {"base": "m", "key_order": ["a", []]}}, "topic.key_order[1]", "a list of texts"),
         ({"payload": {}}, "payload.required", "must be present true or false"),
-        ({"payload": {"required": "maybe"}}, "payload.required", "true or false"),
+        ({"payload": {"required": "maybe"}}, "payload.required", "'maybe' is neither true nor false"),
         ({"payload": {"required": True, "type": "x"}}, "payload.type", "unknown key required"),
         ({"max_historical_notifications": 0}, "max_historical_notifications", "1 or more"),
-        ({"max_historical_notifications": "many"}, "max_historical_notifications", "a whole number"),
+        ({"max_historical_notifications": "many"}, "max_historical_notifications", "'many' is not a whole number"),
+        ({"max_historical_notifications": 10**26}, "max_historical_notifications", "64 bits"),
     ],
 )
 def test_problems_of_the_rest(members: dict[str, Any], key: str, words: str) -> None:
@@ -143,6 +148,30 @@ def test_all_problems_are_told_at_once() -> None:
     assert {where for where, _ in found} == {
         "identifier.a.max_length",
         "identifier.b.type",
+        "identifier.b.required",
         "topic.key_order",
         "payload",
     }
+
+
+@pytest.mark.parametrize(
+    ("field", "members"),
+    [
+        (
+            {"type": "IntHandler", "required": "perhaps", "range": [5], "foo": 1, "max_length": 3},
+            ["required", "range", "foo", "max_length"],
+        ),
+        ({"type": "IntHandler", "required": True, "foo": 1, "range": [5]}, ["range", "foo"]),
+        ({"type": "IntHandler", "foo": 1, "range": [5, 1]}, ["required", "foo", "range"]),
+        ({"type": "EnumHandler"}, ["required", "values"]),
+        ({"required": "perhaps", "description": {}}, ["type", "required", "description"]),
+    ],
+)
+def test_all_problems_of_one_field_are_told_at_once(field: dict[str, Any], members: list[str]) -> None:
+    found = problems({"identifier": {"x": field}})
+    assert [where for where, _ in found] == [f"identifier.x.{member}" for member in members]
+
+
+def test_all_problems_of_one_section_are_told_at_once() -> None:
+    found = problems({"identifier": {"a": TEXT}, "payload": {"requird": 1}, "topic": {"bases": "m"}})
+    assert [where for where, _ in found] == ["topic.base", "topic.key_order", "payload.required", "payload.requird"]

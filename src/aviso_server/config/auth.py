@@ -33,10 +33,11 @@ def check_auth(auth: Auth, findings: Findings) -> None:
 
 def _service(auth: Auth, findings: Findings) -> None:
     key, url = "auth.auth_o_tron_url", auth.auth_o_tron_url
-    if findings.broken(key) or (auth.mode != "direct" and not url):
+    unneeded = auth.mode != "direct" or findings.broken("auth.mode")
+    if findings.broken(key) or (unneeded and not url):
         return
     if not url.strip():
-        findings.refuse(key, f"must be set when auth is enabled in mode {auth.mode}", _SERVICE)
+        findings.refuse(key, "must be set when auth is enabled in mode direct", _SERVICE)
     elif url != url.strip():
         findings.refuse(key, "must not begin or end with blanks", "text without blanks around it")
     elif "?" in url or "#" in url:
@@ -75,7 +76,7 @@ def _secret(auth: Auth, findings: Findings) -> None:
     if findings.broken(key) or any(findings.broken(name) for name in _SOURCES):
         return
     if not secret.strip():
-        findings.refuse(key, f"must be set when auth is enabled in mode {auth.mode}", f"one of {', '.join(_SOURCES)}")
+        findings.refuse(key, "must be set when auth is enabled", f"one of {', '.join(_SOURCES)}")
     elif secret != secret.strip():
         findings.refuse(key, "must not begin or end with blanks", "text without blanks around it")
     elif secret.startswith("-----BEGIN"):

@@ -23,6 +23,7 @@ __all__ = ["read_event_types"]
 
 SECTION = "notification_schema"
 PLUGINS = ("ecpds",)
+_MOST = 2**63 - 1
 _SIZE = "digits above zero and one of K, Ki, M, Mi, G, Gi, T, Ti"
 _BASE = "ASCII letters, digits, '_' and '-', starting with a letter or a digit"
 _TEXTS = frozenset({"base", "canonical_format", "default", "description", "key_order", "type", "values"})
@@ -136,14 +137,14 @@ def _policy(entry: Node, key: str, backend: str, findings: Findings) -> StorageP
 
 def _more_than_none(text: str) -> int:
     number = literals.integer(text)
-    if not 0 < number < 2**63:
+    if not 0 < number <= _MOST:
         raise ValueError(f"{text} is out of range")
     return number
 
 
 _POLICY: Mapping[str, tuple[str, Any, str]] = {
     "retention_time": ("retention_ns", literals.duration, DURATION),
-    "max_messages": ("max_messages", _more_than_none, "a whole number, 1 or more"),
+    "max_messages": ("max_messages", _more_than_none, f"a whole number from 1 to {_MOST}"),
     "max_size": ("max_bytes", literals.size, _SIZE),
     "allow_duplicates": ("allow_duplicates", literals.switch, SWITCH),
     "compression": ("compression", literals.switch, SWITCH),

@@ -123,7 +123,9 @@ def _literal(parse: Any, node: Node, accepted: str) -> Any:
 
 def _whole(rule: Whole, node: Node) -> int:
     number: int = _literal(literals.integer, node, rule.accepted)
-    if not rule.minimum <= number <= rule.maximum:
+    if number > rule.maximum:
+        raise _Refused(f"{node.text} is too large", f"a whole number from {rule.minimum} to {rule.maximum}")
+    if number < rule.minimum:
         raise _Refused(f"{node.text} is out of range", rule.accepted)
     return number
 

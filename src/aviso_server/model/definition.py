@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -16,8 +16,6 @@ from aviso_server.model.schema import EventType
 
 __all__ = ["build_event_type"]
 
-_MISSING = re.compile(r"Object missing required field `([^`]*)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 _PLACE = re.compile(r" - at `\$([^`]*)`$")
 _FORMS: dict[Any, str] = {
     bool: "true or false",
@@ -28,6 +26,9 @@ _FORMS: dict[Any, str] = {
     tuple[float, float]: "[min, max], two numbers",
 }
 """What the values of a definition look like."""
+
+_COMMON = Field.__struct_fields__
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -50,9 +51,9 @@ def build_event_type(name: str, definition: Mapping[str, Any]) -> tuple[EventTyp
     """
     problems: list[Problem] = []
     fields = _fields(definition.get("identifier"), problems)
-    topic = _convert("topic", definition.get("topic"), Topic, problems)
-    payload = _convert("payload", definition.get("payload"), Payload, problems)
-    limit = _convert("max_historical_notifications", definition.get("max_historical_notifications"), int, problems)
+    topic = _section("topic", definition.get("topic"), Topic, problems)
+    payload = _section("payload", definition.get("payload"), Payload, problems)
+    limit = _value("max_historical_notifications", definition.get("max_historical_notifications"), int | None, problems)
     if limit is not None and limit < 1:
         problems.append(
             Problem("max_historical_notifications", f"{limit} is out of range", "a whole number, 1 or more")
@@ -70,28 +71,63 @@ def build_event_type(name: str, definition: Mapping[str, Any]) -> tuple[EventTyp
     ), []
 
 
-def _convert(key: str, value: object, kind: Any, problems: list[Problem]) -> Any:
+def _section(key: str, value: object, kind: type[S], problems: list[Problem]) -> S | None:
+    """The section as a value of this type; None if it is not there, or after reporting all that is wrong with it."""
     if value is None:
         return None
+    before = len(problems)
+    members = _members(key, value, kind, problems)
+    return kind(**members) if len(problems) == before else None
+
+
+def _members(
+    key: str, value: object, kind: type[msgspec.Struct], problems: list[Problem], beside: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The members that can be used; all others are reported. `beside` names keys that are read elsewhere."""
+    if not isinstance(value, Mapping):
+        problems.append(Problem(key, "has the wrong form", _accepted(kind)))
+        return {}
+    hints = get_type_hints(kind)
+    members: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        hint, place = hints[field.name], f"{key}.{field.name}"
+        if field.name in value:
+            converted = _value(place, value[field.name], hint, problems)
+            if converted is not None:
+                members[field.name] = converted
+        elif field.required:
+            problems.append(Problem(place, "must be present", _accepted(hint)))
+    if kind.__struct_config__.forbid_unknown_fields:
+        known = (*beside, *kind.__struct_fields__)
+        unknown = [name for name in value if name not in known]
+        problems += [Problem(f"{key}.{name}", "unknown key", ", ".join(known)) for name in unknown]
+    return members
+
+
+def _value(key: str, value: object, hint: Any, problems: list[Problem]) -> Any:
+    """The value as its annotation asks for it, or None after reporting why it is not acceptable."""
     try:
-        return msgspec.convert(value, kind, strict=False)
+        converted = msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:
-        problems.append(_explained(key, str(error), kind))
+        place = found[1] if (found := _PLACE.search(str(error))) is not None else ""
+        problems.append(Problem(f"{key}{place}", _reason(value, hint), _accepted(hint)))
         return None
+    if any(type(number) is int and not -(2**63) <= number < 2**63 for number in _numbers(converted)):
+        problems.append(Problem(key, "is out of range", f"{_accepted(hint)}, each of at most 64 bits"))
+        return None
+    return converted
 
 
-def _explained(key: str, text: str, kind: Any) -> Problem:
-    """The problem that msgspec reports, in the words of a configuration file."""
-    hints = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else {}
-    hints = {name: hints[name] for name in getattr(kind, "__struct_fields__", ())}
-    if (missing := _MISSING.search(text)) is not None:
-        return Problem(f"{key}.{missing[1]}", "must be present", _accepted(hints[missing[1]]))
-    if (unknown := _UNKNOWN.search(text)) is not None:
-        return Problem(f"{key}.{unknown[1]}", "unknown key", ", ".join(hints))
-    place = found[1] if (found := _PLACE.search(text)) is not None else ""
-    name = re.split(r"[.\[]", place)[1] if place else ""
-    accepted = _accepted(hints.get(name, kind))
-    return Problem(f"{key}{place}", "has the wrong form", accepted)
+def _numbers(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _reason(value: object, hint: Any) -> str:
+    if isinstance(value, Mapping | list) or value is None:
+        return "has the wrong form"
+    if hint is bool:
+        return f"'{value}' is neither true nor false"
+    return f"'{value}' is not {_accepted(hint)}"
 
 
 def _accepted(hint: Any) -> str:
@@ -113,20 +149,30 @@ def _fields(definitions: object, problems: list[Problem]) -> dict[str, Field]:
         if not isinstance(name, str) or not isinstance(definition, Mapping):
             problems.append(Problem(key, "is not the definition of a field", "a mapping with type and required"))
             continue
-        parameters = dict(definition)
-        type_name = parameters.pop("type", None)
-        if not isinstance(type_name, str) or type_name not in FIELD_TYPES:
-            problems.append(Problem(f"{key}.type", f"unknown field type {type_name!r}", ", ".join(FIELD_TYPES)))
-            continue
-        kind = FIELD_TYPES[type_name]
-        field: Field | None = _convert(key, parameters, kind, problems)
-        if field is None:
-            continue
-        if (problem := field.problem()) is not None:
-            problems.append(Problem(f"{key}.{problem.key}", problem.message, problem.accepted))
-        else:
+        field = _field(key, definition, problems)
+        if field is not None:
             fields[name] = field
     return fields
+
+
+def _field(key: str, definition: Mapping[str, Any], problems: list[Problem]) -> Field | None:
+    before = len(problems)
+    type_name = definition.get("type")
+    kind = FIELD_TYPES.get(type_name) if isinstance(type_name, str) else None
+    if kind is None:
+        message = "must be present" if type_name is None else f"unknown field type {type_name!r}"
+        problems.append(Problem(f"{key}.type", message, ", ".join(FIELD_TYPES)))
+        _members(key, {name: definition[name] for name in _COMMON if name in definition}, Field, problems)
+        return None
+    members = _members(key, definition, kind, problems, beside=("type",))
+    # what the members mean together is looked at even if one of them has to be mended first
+    members.setdefault("required", False)
+    if any(each.required and each.name not in members for each in msgspec.structs.fields(kind)):
+        return None
+    field = kind(**members)
+    if (problem := field.problem()) is not None:
+        problems.append(Problem(f"{key}.{problem.key}", problem.message, problem.accepted))
+    return field if len(problems) == before else None
 
 
 def _check_names(fields: Mapping[str, Field], topic: Topic | None, problems: list[Problem]) -> None:
