@@ -208,6 +208,22 @@ def test_unknown_keys_are_warnings_with_a_suggestion(tmp_path: Path) -> None:
     assert second.key == "wholly_different"
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("watch_endpoints: {replay_batch_size: 5}", "watch_endpoint"),
+        ("WATCH_ENDPOINT: {replay_batch_size: 5}", "watch_endpoint"),
+        ("notification_backend: {inmemory: {max_topics: 5}}", "notification_backend.in_memory"),
+        ("notification_schemas: {}", "notification_schema"),
+        (EVENT_TYPE + "    storage_polcy: {max_messages: 5}", "notification_schema.tide.storage_policy"),
+        ("limit.max_connections: 5", "limits.max_connections"),
+    ],
+)
+def test_the_suggestion_stands_where_the_misspelt_key_does(text: str, meant: str, tmp_path: Path) -> None:
+    [warning] = inspected(tmp_path, text).warnings
+    assert f"did you mean {meant}?" in warning.message
+
+
 @pytest.mark.parametrize("section", ["auth", "ecpds"])
 def test_unknown_keys_that_stop_the_start(section: str, tmp_path: Path) -> None:
     assert keys(inspected(tmp_path, f"{section}: {{nobody: 1}}")) == {f"{section}.nobody"}

@@ -63,6 +63,18 @@ def test_start(server: Server) -> None:
     assert "hush" not in server.stdout
 
 
+def test_keys_that_nothing_reads(tmp_path: Path) -> None:
+    config = {**CONFIG, "watch_endpoints": {"replay_batch_size": 7}, "spare": 1}
+    with Server(config, tmp_path) as server:
+        found(server, "startup.server.started")
+        warnings = [line for line in records(server) if line["severityText"] == "WARN"]
+    unknown = sorted(line["body"].partition("config.yaml")[2] for line in warnings if "unknown key" in line["body"])
+    assert [text.partition(": ")[2] for text in unknown] == [
+        "watch_endpoints: unknown key, ignored; did you mean watch_endpoint?",
+        "spare: unknown key, ignored; it has no effect",
+    ]
+
+
 @pytest.mark.parametrize(
     ("operation", "request_body", "event", "severity"),
     [

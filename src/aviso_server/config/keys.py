@@ -103,7 +103,7 @@ def check_unknown(root: Node, findings: Findings) -> list[Problem]:
     """Warnings about keys that nothing reads; where such keys may not stand they are refused instead."""
     known = [key.name for key in settings_keys()]
     top = {name: child for name, child in root.members.items() if name != "notification_schema"}
-    unknown = list(_unknown(Node(top, ""), "", _names(known)))
+    unknown = list(_unknown(Node(top, ""), "", {**_names(known), "notification_schema": {}}))
     aborting = {"auth", "ecpds"}
     entries = root.find("notification_schema")
     names = _names(list(ENTRY_KEYS))
@@ -118,10 +118,15 @@ def check_unknown(root: Node, findings: Findings) -> list[Problem]:
         if section in aborting:
             findings.refuse(key, "unknown key", ", ".join(siblings))
             continue
-        near = difflib.get_close_matches(key, known, n=1)
-        advice = f"did you mean {near[0]}?" if near else "it has no effect"
+        near = _nearest(section, name, siblings) or _nearest("", key, known)
+        advice = f"did you mean {near}?" if near else "it has no effect"
         warnings.append(Problem(key, f"unknown key, ignored; {advice}", source=root.source_of(key)))
     return warnings
+
+
+def _nearest(section: str, name: str, accepted: list[str]) -> str | None:
+    near = difflib.get_close_matches(name.lower(), accepted, n=1)
+    return ".".join(filter(None, (section, near[0]))) if near else None
 
 
 def _names(known: list[str]) -> dict[str, Any]:

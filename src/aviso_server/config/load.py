@@ -35,11 +35,13 @@ def load(environ: Mapping[str, str], file: Path | None = None) -> Settings:
     """The settings of a server; ConfigError with every problem if they cannot be used.
 
     `file` stands for `AVISOSERVER_CONFIG_FILE`: only that file is read, and the environment on top of it.
+    Keys that nothing reads are among the warnings of the settings.
     """
     found = inspect(environ, file)
     if found.problems:
         raise ConfigError(list(found.problems))
-    return found.settings
+    warnings = (*found.settings.warnings, *map(str, found.warnings))
+    return msgspec.structs.replace(found.settings, warnings=warnings)
 
 
 def inspect(environ: Mapping[str, str], file: Path | None = None) -> Inspection:
