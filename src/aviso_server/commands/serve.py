@@ -3,61 +3,98 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import signal
+from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 
 import click
 
-from aviso_server.commands.output import FAILED, complain
+from aviso_server.commands.output import FAILED, complain, fail
 from aviso_server.config import load
 from aviso_server.errors import ConfigError, LogInUse, LogUnavailable
 
 __all__ = ["serve"]
 
+_TERMINATED = 128 + signal.SIGTERM
+
 
 @click.command()
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Read only this file (and the environment).")
-@click.option("--ready-file", type=click.Path(path_type=Path), help="Write host, port and pid here once listening.")
+@click.option("--host", help="Listen on this address, whatever the configuration says.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port; 0 takes a free one.")
+@click.option("--ready-file", "ready", type=click.Path(path_type=Path),
+              help="Write host, port and pid here while listening.")  # fmt: skip
 @click.option(
     "--local-broker",
     "broker",
     type=click.Path(path_type=Path, file_okay=False),
     help="Start a NATS broker with its data in this folder, and keep notifications on it. For trying things out.",
 )
-def serve(file: Path | None, ready_file: Path | None, broker: Path | None) -> None:
+def serve(file: Path | None, host: str | None, port: int | None, ready: Path | None, broker: Path | None) -> None:
     """Run the server until it is told to stop.
 
     Without --config the usual places are read: configuration/config.yaml, /etc/aviso_server/config.yaml and
-    ~/.aviso_server/config.yaml, or only the file that AVISOSERVER_CONFIG_FILE names. Variables AVISOSERVER_... win.
+    ~/.aviso_server/config.yaml, or only the file that AVISOSERVER_CONFIG_FILE names. Variables AVISOSERVER_... win,
+    and options over them. With --host or --port and no application.base_url events name that address as their source.
 
     \b
     Examples:
       aviso-server serve
       aviso-server serve --config examples/config.yaml
-      AVISOSERVER_APPLICATION__PORT=8080 aviso-server serve
+      aviso-server serve --port 8080
       aviso-server serve --local-broker data/nats
 
     \b
     Exit codes: 0 stopped as asked, 1 the configuration cannot be used or the server failed, 2 wrong usage.
     """
-    if broker is None:
-        raise SystemExit(_serve(file, ready_file, os.environ))
-    from aviso_server.log.jetstream.local_broker import LocalBroker
-
-    try:
-        with LocalBroker(broker, tied=True) as running:
-            click.echo(f"broker at {running.url}, its data in {broker}", err=True)
-            section = "AVISOSERVER_NOTIFICATION_BACKEND__"
-            more = {f"{section}KIND": "jetstream", f"{section}JETSTREAM__NATS_URL": running.url}
-            code = _serve(file, ready_file, {**os.environ, **more})
-    except (LogInUse, LogUnavailable) as error:
-        raise click.ClickException(str(error)) from None
+    options = {"application.host": host, "application.port": None if port is None else str(port)}
+    given = {key: value for key, value in options.items() if value is not None}
+    with ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _stopped))
+        if ready is not None:
+            _make_way(ready)
+        if broker is not None:
+            section = "notification_backend"
+            given |= {f"{section}.kind": "jetstream", f"{section}.jetstream.nats_url": _broker_at(broker, stack)}
+        code = _serve(file, ready, given)
     raise SystemExit(code)
 
 
-def _serve(file: Path | None, ready_file: Path | None, environ: Mapping[str, str]) -> int:
+def _stopped(number: int, frame: FrameType | None) -> None:
+    # an exception, and not the end at once: a broker that was started along has to be stopped
+    click.echo("aviso-server: stopped by SIGTERM", err=True)
+    raise SystemExit(_TERMINATED)
+
+
+def _make_way(ready: Path) -> None:
+    from aviso_server.http.ready_file import make_way
+
     try:
-        settings = load(environ, file)
+        make_way(ready)
+    except OSError as error:
+        fail(f"--ready-file: '{ready}' cannot be written: {error.strerror or error}")
+
+
+def _broker_at(folder: Path, stack: ExitStack) -> str:
+    """The address of a broker that runs until the stack is left."""
+    from aviso_server.log.jetstream.local_broker import LocalBroker
+
+    broker = LocalBroker(folder, tied=True)
+    stack.callback(broker.stop)
+    try:
+        broker.start()
+    except (LogInUse, LogUnavailable) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"--local-broker: the broker cannot keep its data in '{folder}': {error.strerror or error}")
+    click.echo(f"broker at {broker.url}, its data in {folder}", err=True)
+    return broker.url
+
+
+def _serve(file: Path | None, ready: Path | None, given: dict[str, str]) -> int:
+    try:
+        settings = load(os.environ, file, given)
     except ConfigError as error:
         complain(error.problems)
         return FAILED
@@ -66,4 +103,4 @@ def _serve(file: Path | None, ready_file: Path | None, environ: Mapping[str, str
     # The server is imported late: it is heavy, and the other commands do without it.
     from aviso_server.http.server import run
 
-    return run(settings, ready_file)
+    return run(settings, ready)

@@ -23,6 +23,10 @@ from aviso_server.errors import ConfigError, Problem
 __all__ = ["Inspection", "inspect", "load"]
 
 
+_ADDRESS = frozenset({"application.host", "application.port"})
+_EVERY_ADDRESS = {"0.0.0.0": "localhost", "::": "localhost"}  # listening on all of them: a name that leads to one
+
+
 class Inspection(msgspec.Struct, frozen=True):
     """What came of reading a configuration; usable if there are no problems."""
 
@@ -31,24 +35,27 @@ class Inspection(msgspec.Struct, frozen=True):
     warnings: tuple[Problem, ...]
 
 
-def load(environ: Mapping[str, str], file: Path | None = None) -> Settings:
+def load(environ: Mapping[str, str], file: Path | None = None, given: Mapping[str, str] | None = None) -> Settings:
     """The settings of a server; ConfigError with every problem if they cannot be used.
 
-    `file` stands for `AVISOSERVER_CONFIG_FILE`: only that file is read, and the environment on top of it.
-    Keys that nothing reads are among the warnings of the settings.
+    `file` stands for `AVISOSERVER_CONFIG_FILE`: only that file is read, and the environment on top of it. What the
+    command line has `given`, by dotted key, wins over both. Keys that nothing reads are among the warnings of the
+    settings.
     """
-    found = inspect(environ, file)
+    found = inspect(environ, file, given)
     if found.problems:
         raise ConfigError(list(found.problems))
     warnings = (*found.settings.warnings, *map(str, found.warnings))
     return msgspec.structs.replace(found.settings, warnings=warnings)
 
 
-def inspect(environ: Mapping[str, str], file: Path | None = None) -> Inspection:
+def inspect(environ: Mapping[str, str], file: Path | None = None, given: Mapping[str, str] | None = None) -> Inspection:
     """Settings, problems and warnings of a configuration; defaults stand in for what is broken."""
-    root, problems = gather(environ, file)
+    root, problems = gather(environ, file, given or {})
     findings = Findings(root)
     settings = read_struct(Settings, root, "", findings, DERIVED)
+    if _ADDRESS & (given or {}).keys() and root.find("application.base_url") is None:
+        settings = _named_by_address(settings)
     settings = read_event_types(root, settings, findings)
     check_sections(settings, findings)
     check_auth(settings.auth, findings)
@@ -56,6 +63,16 @@ def inspect(environ: Mapping[str, str], file: Path | None = None) -> Inspection:
     warnings = check_unknown(root, findings)
     settings = _with_variables(settings, environ)
     return Inspection(settings, (*problems, *findings.problems), tuple(warnings))
+
+
+def _named_by_address(settings: Settings) -> Settings:
+    """The settings with a base URL that leads to where the server listens, as far as that is known before it does."""
+    application = settings.application
+    host = _EVERY_ADDRESS.get(application.host, application.host)
+    if application.port == 0:
+        return settings
+    url = f"http://[{host}]:{application.port}" if ":" in host else f"http://{host}:{application.port}"
+    return msgspec.structs.replace(settings, application=msgspec.structs.replace(application, base_url=url))
 
 
 def _with_variables(settings: Settings, environ: Mapping[str, str]) -> Settings:

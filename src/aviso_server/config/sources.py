@@ -12,9 +12,13 @@ from aviso_server.errors import Problem
 
 __all__ = ["gather"]
 
+_COMMAND_LINE = "command line"
 
-def gather(environ: Mapping[str, str], file: Path | None) -> tuple[Node, list[Problem]]:
-    """The merged tree of all sources, the environment on top, and what is wrong with their form."""
+
+def gather(
+    environ: Mapping[str, str], file: Path | None, given: Mapping[str, str] | None = None
+) -> tuple[Node, list[Problem]]:
+    """The merged tree of all sources, the environment and then what is `given` on top, and what is wrong with them."""
     files, problems = _files(environ, file)
     root = Node({}, "")
     for path in files:
@@ -22,7 +26,17 @@ def gather(environ: Mapping[str, str], file: Path | None) -> tuple[Node, list[Pr
         root = tree.over(root)
         problems += found
     variables, found = read_environment(environ)
-    return variables.over(root), problems + found
+    root = variables.over(root)
+    for key, value in (given or {}).items():
+        root = _nested(key, value).over(root)
+    return root, problems + found
+
+
+def _nested(key: str, value: str) -> Node:
+    node = Node(value, _COMMAND_LINE, value)
+    for name in reversed(key.split(".")):
+        node = Node({name: node}, _COMMAND_LINE)
+    return node
 
 
 def _files(environ: Mapping[str, str], file: Path | None) -> tuple[list[Path], list[Problem]]:

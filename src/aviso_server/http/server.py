@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
-import os
 import resource
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
 import msgspec
 import uvicorn
@@ -22,15 +21,17 @@ import uvloop
 
 from aviso_server import __version__, diagnostics
 from aviso_server.config import shown
-from aviso_server.config.settings import Settings
+from aviso_server.config.settings import Limits, Settings
 from aviso_server.config.urls import mask_credentials
 from aviso_server.errors import LogError
+from aviso_server.http import ready_file
 from aviso_server.http.app import App
 from aviso_server.http.archiving import Archiving
 from aviso_server.http.connection.express import express_connection
 from aviso_server.http.connection.slow_clients import LimitedConnection, limited_connection
 from aviso_server.http.express import ExpressPublisher
 from aviso_server.http.limits.memory import give_back, keep_large_pieces_apart
+from aviso_server.http.listening import bind, cannot_listen
 from aviso_server.http.metrics.server import metrics_served
 from aviso_server.http.service import Service
 from aviso_server.http.traces import start_traces
@@ -42,6 +43,8 @@ from aviso_server.log.sqlite.log import SqliteLog
 __all__ = ["make_log", "run"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _GRACE = 30  # seconds for requests in flight at shutdown
 _PATIENCE = 5  # seconds of these for clients to take the rest of an answer that has begun
@@ -69,7 +72,7 @@ def make_log(settings: Settings, archived: Archived | None = None) -> Log:
     return SqliteLog(backend.sqlite.path, settings.policies, keys=keys, archived=archived)
 
 
-def run(settings: Settings, ready_file: Path | None = None) -> int:
+def run(settings: Settings, ready: Path | None = None) -> int:
     """Serve until told to stop; the exit code of the process."""
     try:
         diagnostics.configure(settings)
@@ -81,31 +84,30 @@ def run(settings: Settings, ready_file: Path | None = None) -> int:
     keep_large_pieces_apart()
     host, port = settings.application.host, settings.application.port
     try:
-        listening = _bind(host, port)
+        listening = bind(host, port)
     except OSError as error:
-        return _failed("startup.server.failed", f"cannot listen on {host}:{port}: {error}")
+        return _failed("startup.server.failed", cannot_listen("application", host, port, error))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(settings, listening, ready_file))
+            return runner.run(_serve(settings, listening, ready))
     finally:
         diagnostics.finish()
 
 
-async def _serve(settings: Settings, listening: socket.socket, ready_file: Path | None) -> int:
+async def _serve(settings: Settings, listening: socket.socket, ready: Path | None) -> int:
     archiving = Archiving(settings, *listening.getsockname()[:2]) if settings.archive.enabled else None
     log = make_log(settings, None if archiving is None else archiving.lake.watermark)
     try:
-        await log.open()
-    except LogError as error:
+        failure = await _unless_stopped(_open(log, archiving))
+    except asyncio.CancelledError:
         listening.close()
-        return _failed("startup.backend.failed", str(error))
-    if archiving is not None:
-        try:
-            await archiving.open(log)
-        except LogError as error:
-            listening.close()
-            await log.close()
-            return _failed("startup.archive.failed", str(error))
+        await log.close()
+        sys.stderr.write("aviso-server: stopped before it listened\n")
+        logger.info("stopped while starting", extra={"event": "startup.server.stopped"})
+        return 0
+    if failure is not None:
+        listening.close()
+        return failure
     service = Service(settings, log, archiving=archiving)
     if settings.logging.otlp.enabled:
         traces = start_traces(settings.logging.otlp, settings.deployment)
@@ -113,16 +115,16 @@ async def _serve(settings: Settings, listening: socket.socket, ready_file: Path 
     try:
         async with AsyncExitStack() as beside:
             if settings.metrics.enabled:
+                host, port = settings.metrics.host, settings.metrics.port or 0
                 try:
-                    scraped = _bind(settings.metrics.host, settings.metrics.port or 0)
+                    scraped = bind(host, port)
                 except OSError as error:
                     listening.close()
-                    where = f"{settings.metrics.host}:{settings.metrics.port}"
-                    return _failed("startup.metrics.failed", f"cannot listen on {where} for metrics: {error}")
+                    return _failed("startup.metrics.failed", cannot_listen("metrics", host, port, error))
                 await beside.enter_async_context(metrics_served(service, scraped))
             tidying = asyncio.create_task(give_back(), name="memory")
             beside.callback(tidying.cancel)
-            server = _Server(service, listening, ready_file)
+            server = _Server(service, listening, ready)
             service.hub.start()
             gc.freeze()  # what lives as long as the process need not be looked at again
             gc.set_threshold(10_000, 10, 10)  # looking for cycles every 700 objects costs a publish eight per cent
@@ -137,10 +139,41 @@ async def _serve(settings: Settings, listening: socket.socket, ready_file: Path 
     return 0
 
 
+async def _open(log: Log, archiving: Archiving | None) -> int | None:
+    """Open the log and the archive; the exit code if that fails."""
+    try:
+        await log.open()
+    except LogError as error:
+        return _failed("startup.backend.failed", str(error))
+    if archiving is not None:
+        try:
+            await archiving.open(log)
+        except LogError as error:
+            await log.close()
+            return _failed("startup.archive.failed", str(error))
+    return None
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that SIGTERM or SIGINT ends with CancelledError."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    before = signal.getsignal(signal.SIGTERM)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        task.uncancel()
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
+
+
 class _Server(uvicorn.Server):
     """uvicorn, told what to do with open streams when it has to leave."""
 
-    def __init__(self, service: Service, listening: socket.socket, ready_file: Path | None) -> None:
+    def __init__(self, service: Service, listening: socket.socket, ready: Path | None) -> None:
         super().__init__(
             uvicorn.Config(
                 App(service),
@@ -159,7 +192,7 @@ class _Server(uvicorn.Server):
         )
         self._service = service
         self._listening = listening
-        self._ready_file = ready_file
+        self._ready_file = ready
         self._loop = asyncio.get_running_loop()
         service.connections = lambda: len(self.server_state.connections)
 
@@ -175,7 +208,12 @@ class _Server(uvicorn.Server):
         if self._service.lateness is not None:
             self._service.lateness.start()
         if self._ready_file is not None:
-            _write_ready_file(self._ready_file, host, port)
+            ready_file.write(self._ready_file, host, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._ready_file is not None:
+            ready_file.remove(self._ready_file)
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -236,26 +274,6 @@ def _log_configuration(settings: Settings) -> None:
         )
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # accepted sockets inherit it: a peer that vanished is noticed even when nothing is sent
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listening.bind(address)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def _write_ready_file(path: Path, host: str, port: int) -> None:
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}))
-    draft.rename(path)
-
-
 def _within_file_limit(settings: Settings) -> Settings:
     """Use all file descriptors that the system allows, and take on no more connections than there are.
 
@@ -267,7 +285,10 @@ def _within_file_limit(settings: Settings) -> Settings:
     room = max(1, hard - _OWN_FILES)
     if hard == resource.RLIM_INFINITY or most <= room:
         return settings
-    logger.warning(
+    # a default that misses by no more than our own files is nothing that anybody has to mend
+    level = logging.INFO if most == Limits().max_connections <= hard else logging.WARNING
+    logger.log(
+        level,
         "limits.max_connections is %d, but the system allows %d open files: %d connections", most, hard, room,
         extra={"event": "startup.configuration.warning"},
     )  # fmt: skip

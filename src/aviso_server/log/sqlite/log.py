@@ -325,7 +325,7 @@ class SqliteLog:
                 f"'{self._path}' is not a directory; set notification_backend.sqlite.path to a directory"
             ) from error
         except OSError as error:
-            raise as_log_error(error, "opening") from error
+            raise self._not_opened(error) from error
         connection: sqlite3.Connection | None = None
         ahead: Ahead | None = None
         try:
@@ -366,8 +366,17 @@ class SqliteLog:
                 connection.close()
             self._lock.release()
             if isinstance(error, (sqlite3.Error, OSError)) and not isinstance(error, LogError):
-                raise as_log_error(error, "opening") from error
+                raise self._not_opened(error) from error
             raise
+
+    def _not_opened(self, error: Exception) -> LogError:
+        reason = as_log_error(error, "opening")
+        if isinstance(reason, LogDamaged):
+            return reason
+        return LogUnavailable(
+            f"{reason}; let this user write to '{self._path}', or set notification_backend.sqlite.path to another "
+            "directory"
+        )
 
     def _shut(self, opened: _Opened) -> None:
         opened.writer.stop()
