@@ -157,3 +157,17 @@ def test_a_filter_that_means_nothing_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["pipeline", "replay", "flood", "colour=red", "--config", str(file)])
     assert result.exit_code == 1
     assert "colour" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["replay", "flood"], ["compact"], ["report"]])
+@pytest.mark.parametrize("scheme", ["", "file:"])
+def test_a_folder_that_is_not_there_is_named_at_once(command: list[str], scheme: str, tmp_path: Path) -> None:
+    """Before Spark is started, and nothing is left behind."""
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(CONFIGURATION))
+    path = f"{scheme}{tmp_path / 'nowhere'}"
+    with chdir(tmp_path):
+        result = CliRunner().invoke(main, ["pipeline", *command, "--path", path, "--config", str(file)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"there is no archive in '{path}'" in result.stderr
+    assert list(tmp_path.iterdir()) == [file]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from aviso_server.commands.output import json_option, print_json
-from aviso_server.commands.pipeline.place import archive_options, find, kept
+from aviso_server.commands.pipeline.place import archive_options, existing, find, kept
 
 __all__ = ["compact"]
 
@@ -36,7 +36,7 @@ def compact(file: Path | None, path: str | None, spark: str | None, grace: float
     from aviso_server.pipeline.archive.compaction import Compactor
 
     merged: dict[str, int] = {}
-    place = find(file, path, spark=spark)
+    place = existing(find(file, path, spark=spark))
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("compacting {task.description}"), TextColumn("{task.completed} files"))
     with (

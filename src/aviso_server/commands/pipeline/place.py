@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +30,7 @@ __all__ = [
     "archive_options",
     "ask_streams",
     "connection",
+    "existing",
     "find",
     "kept",
     "place_options",
@@ -100,6 +101,15 @@ def find(file: Path | None, path: str | None, url: str | None = None, spark: str
     )
 
 
+def existing(place: Place) -> Place:
+    """The place, if there can be an archive; ends the command with a clear word if it is a folder that is not there."""
+    from aviso_server.pipeline.archive.storage import is_local, local_path
+
+    if is_local(place.path) and not local_path(place.path).is_dir():
+        fail(f"there is no archive in '{place.path}': no such folder; name it with --path, or with archive.path")
+    return place
+
+
 @contextmanager
 def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[Keeper]:
     """The archive, held for this command; ends it with a clear word if something is in the way."""
@@ -107,6 +117,7 @@ def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[
     from aviso_server.pipeline.archive.storage import is_local
 
     keeper = Keeper(place.path, place.work, place.spark)
+    made = [folder for folder in place.work.parents if not folder.exists()]
     try:
         if alone:
             keeper.lock()
@@ -120,6 +131,9 @@ def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[
     finally:
         keeper.close()
         shutil.rmtree(place.work, ignore_errors=True)
+        for folder in made:
+            with suppress(OSError):  # it was never made, or others have begun to use it
+                folder.rmdir()
 
 
 @contextmanager

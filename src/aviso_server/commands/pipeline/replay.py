@@ -12,7 +12,7 @@ import msgspec
 
 from aviso_server.commands.notifications import Event, as_line, history_options, read_identifier, read_limits
 from aviso_server.commands.output import fail
-from aviso_server.commands.pipeline.place import Place, archive_options, find, kept
+from aviso_server.commands.pipeline.place import Place, archive_options, existing, find, kept
 from aviso_server.commands.progress import Progress
 from aviso_server.errors import RequestError
 from aviso_server.model.cloudevent import Renderer
@@ -56,7 +56,7 @@ def replay(
     place = find(file, path, spark=spark)
     wanted, span = _request(place, event_type, read_identifier(filter_text, fields), read_limits(start, end))
     renderer = Renderer(wanted.event_type, place.settings.application.base_url)
-    with kept(place, alone=False) as keeper, Progress() as progress:
+    with kept(existing(place), alone=False) as keeper, Progress() as progress:
         last = keeper.board.watermark(wanted.stream)
         for notification in _notifications(keeper.cold(), wanted, span, last):
             progress.advance(notification.sequence)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aviso_server.commands.output import fail, json_option, print_json
-from aviso_server.commands.pipeline.place import Place, archive_options, find
+from aviso_server.commands.pipeline.place import Place, archive_options, existing, find
 from aviso_server.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def report(
     from aviso_server.insight.export import export
     from aviso_server.insight.report import report as page
 
-    place = find(file, path, spark=spark)
+    place = existing(find(file, path, spark=spark))
     with _opened(place) as (reader, fresh):
         states = [state for state in reader.states() if state.days]
         if not states:
