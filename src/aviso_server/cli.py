@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from aviso_server import __version__
 from aviso_server.commands.backup import backup, restore
 from aviso_server.commands.check import check
 from aviso_server.commands.explain import explain
 from aviso_server.commands.health import health
+from aviso_server.commands.help import show_help
 from aviso_server.commands.pipeline import pipeline
 from aviso_server.commands.replay import replay
 from aviso_server.commands.schema import schema
@@ -18,6 +20,7 @@ __all__ = ["main"]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="aviso-server %(version)s")
 def main() -> None:
     """Publish notifications, watch them live and replay them later.
 
@@ -35,5 +38,5 @@ def main() -> None:
     """
 
 
-for command in (serve, check, schema, replay, explain, health, backup, restore, pipeline, version):
+for command in (serve, check, schema, replay, explain, health, backup, restore, pipeline, version, show_help):
     main.add_command(command)

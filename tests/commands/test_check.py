@@ -77,7 +77,20 @@ def test_json_of_a_good_one(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there() -> None:
     result = CliRunner().invoke(main, ["check", "nowhere.yaml"])
     assert result.exit_code == 1
-    assert "nowhere.yaml" in result.stdout
+    assert "problem: nowhere.yaml: there is no such file (accepted: the path of a YAML file)\n" in result.stdout
+    result = CliRunner().invoke(main, ["check"], env={"AVISOSERVER_CONFIG_FILE": "nowhere.yaml"})
+    assert "problem: AVISOSERVER_CONFIG_FILE: nowhere.yaml: there is no such file (" in result.stdout
+    result = CliRunner().invoke(main, ["check"], env={"AVISOSERVER_CONFIG_FILE": " "})
+    assert result.stdout.count("AVISOSERVER_CONFIG_FILE") == 1
+    result = CliRunner().invoke(main, ["check", "."])
+    assert "problem: .: is a folder, not a file (" in result.stdout
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "configuration" / "config.yaml").mkdir(parents=True)
+    result = CliRunner().invoke(main, ["check"])
+    assert result.exit_code == 1
+    assert "problem: configuration/config.yaml: is a folder, not a file (" in result.stdout
 
 
 def test_serve_lists_every_problem_and_starts_nothing(tmp_path: Path) -> None:
@@ -92,7 +105,17 @@ def test_serve_lists_every_problem_and_starts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_help() -> None:
+    for arguments in ([], ["serve"], ["pipeline"], ["pipeline", "replay"]):
+        asked = CliRunner().invoke(main, ["help", *arguments])
+        assert asked.exit_code == 0
+        assert asked.stdout == CliRunner().invoke(main, [*arguments, "--help"]).stdout
+    assert CliRunner().invoke(main, ["help", "serve", "nobody"]).exit_code == 2
+    assert "No such command 'nobody'" in CliRunner().invoke(main, ["help", "nobody"]).stderr
+
+
 def test_version() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"aviso-server {__version__}\n"
     assert CliRunner().invoke(main, ["version"]).stdout == f"aviso-server {__version__}\n"
     assert json.loads(CliRunner().invoke(main, ["version", "--json"]).stdout)["version"] == __version__
 

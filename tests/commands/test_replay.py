@@ -82,7 +82,17 @@ def test_what_is_asked(arguments: list[str], members: dict[str, object]) -> None
 
 @pytest.mark.parametrize(
     "arguments",
-    [["port"], ["=x"], ["port=a", "port=b"], ["--filter", "[]"], ["--filter", "{"], ["--url", "ftp://x"], ["--nobody"]],
+    [
+        ["port"],
+        ["=x"],
+        ["port=a", "port=b"],
+        ["--filter", "[]"],
+        ["--filter", "{"],
+        ['level={"gte":'],
+        ["level=[1"],
+        ["--url", "ftp://x"],
+        ["--nobody"],
+    ],
 )
 def test_wrong_usage(arguments: list[str]) -> None:
     script = Script(WHOLE)

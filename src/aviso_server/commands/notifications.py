@@ -74,17 +74,18 @@ def read_identifier(filter_text: str | None, fields: tuple[str, ...]) -> dict[st
             raise click.BadParameter(f"'{field}' is not of the form KEY=VALUE", param_hint="KEY=VALUE")
         if key in identifier:
             raise click.BadParameter(f"'{key}' is given twice", param_hint="KEY=VALUE")
-        identifier[key] = _value(value)
+        identifier[key] = _value(key, value)
     return identifier
 
 
-def _value(text: str) -> Any:
-    if text.startswith(("{", "[")):
-        try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            return text
-    return text
+def _value(key: str, text: str) -> Any:
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        message = f"the value of '{key}' starts like JSON but is none: {error}; text like this can be given in --filter"
+        raise click.BadParameter(message, param_hint="KEY=VALUE") from None
 
 
 def read_limits(start: str, end: str | None) -> dict[str, str]:

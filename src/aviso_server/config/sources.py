@@ -13,6 +13,8 @@ from aviso_server.errors import Problem
 __all__ = ["gather"]
 
 _COMMAND_LINE = "command line"
+_FILE = "the path of a YAML file"
+_FOLDER = "is a folder, not a file"
 
 
 def gather(
@@ -41,21 +43,28 @@ def _nested(key: str, value: str) -> Node:
 
 def _files(environ: Mapping[str, str], file: Path | None) -> tuple[list[Path], list[Problem]]:
     if file is not None:
-        return _only(file, "--config")
+        return _only(file, "")
     named = environ.get(CONFIG_FILE)
     if named is None:
-        return [path for path in _usual(environ) if path.is_file()], []
+        # a folder is taken for a file and refused: leaving it out would start a server with other settings
+        return _usable([path for path in _usual(environ) if path.is_file() or path.is_dir()])
     if not is_unicode(named):
-        return [], [Problem(CONFIG_FILE, "the path is not Unicode text", "the path of a YAML file", CONFIG_FILE)]
+        return [], [Problem("configuration", "the path is not Unicode text", _FILE, CONFIG_FILE)]
     if not named.strip():
-        return [], [Problem(CONFIG_FILE, "the path is blank", "the path of a YAML file, or unset", CONFIG_FILE)]
+        return [], [Problem("configuration", "the path is blank", f"{_FILE}, or unset", CONFIG_FILE)]
     return _only(Path(named), CONFIG_FILE)
 
 
 def _only(path: Path, source: str) -> tuple[list[Path], list[Problem]]:
     if path.is_file():
         return [path], []
-    return [], [Problem(source, f"'{path}' is not a file", "the path of a YAML file", source)]
+    reason = _FOLDER if path.is_dir() else "is not a file" if path.exists() else "there is no such file"
+    return [], [Problem(str(path), reason, _FILE, source)]
+
+
+def _usable(paths: list[Path]) -> tuple[list[Path], list[Problem]]:
+    folders = [path for path in paths if path.is_dir()]
+    return [path for path in paths if path not in folders], [Problem(str(path), _FOLDER, _FILE) for path in folders]
 
 
 def _usual(environ: Mapping[str, str]) -> list[Path]:
