@@ -51,6 +51,16 @@ def test_the_configuration_names_the_log(tmp_path: Path) -> None:
     assert f"there is no log in '{tmp_path / 'log'}'" in result.stderr
 
 
+def test_a_file_that_is_no_copy(tmp_path: Path) -> None:
+    file = tmp_path / "copy.sqlite"
+    file.write_text("hello" * 100)
+    result = run("restore", file, "--path", tmp_path / "log")
+    assert result.exit_code == 1
+    assert f"'{file}' is no copy of a log that can be restored: it is not an SQLite database" in result.stderr
+    assert "empty log" not in result.stderr
+    assert not (tmp_path / "log").exists()
+
+
 def test_other_backends_have_no_copy(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("notification_backend: {kind: in_memory}\n")

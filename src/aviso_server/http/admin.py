@@ -20,6 +20,7 @@ __all__ = ["delete_notification", "wipe_all", "wipe_stream"]
 logger = logging.getLogger(__name__)
 
 _BODY_LIMIT = 2 * 1024 * 1024
+_SHOWN = 256  # characters of a name that answers and log records repeat
 _JSON_TYPE = re.compile(rb"[^;/\s]+/(?:[^;\s]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 _SEQUENCE = re.compile(r"\+?0*([0-9]+)")
 
@@ -52,19 +53,20 @@ async def delete_notification(service: Service, send: Send, request_id: str, not
 async def wipe_stream(service: Service, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
     """Remove all notifications of one stream; its numbering goes on."""
     name = await _stream_name(scope, receive)
-    requested = {"event": "admin.stream.wipe.requested", "request_id": request_id, "stream": name, **acting_user()}
+    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+    requested = {"event": "admin.stream.wipe.requested", "request_id": request_id, "stream": shown, **acting_user()}
     logger.info("wipe requested", extra=requested)
     try:
         stream = await find_stream(service, name)
         with service.operations.timed("wipe_stream"):
             removed = None if stream is None else await service.hub.history.wipe(stream)
     except LogError as error:
-        return await _wiped(send, 500, f"Failed to wipe stream {name}: {error}", request_id, "stream.wipe.failed")
+        return await _wiped(send, 500, f"Failed to wipe stream {shown}: {error}", request_id, "stream.wipe.failed")
     if stream is None:
         known = ", ".join(sorted(service.catalogue.event_types))
-        message = f"Stream not found: {name}; known event types: {known}"
+        message = f"Stream not found: {shown}; known event types: {known}"
         return await _wiped(send, 404, message, request_id, "stream.wipe.not_found")
-    message = f"Stream {name} wiped: {removed or 0} notifications removed"
+    message = f"Stream {shown} wiped: {removed or 0} notifications removed"
     await _wiped(send, 200, message, request_id, "stream.wipe.succeeded")
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from aviso_server.disk import move_into_place
 from aviso_server.errors import LogDamaged, LogUnavailable
-from aviso_server.log.sqlite.files import DATABASE, DirectoryLock, as_log_error, check
+from aviso_server.log.sqlite.files import DATABASE, DirectoryLock, as_log_error, check, check_copy
 from aviso_server.log.sqlite.stream import load_entries, save_entry
 
 __all__ = ["Copy", "Progress", "back_up", "restore"]
@@ -68,7 +68,7 @@ def restore(source: Path, directory: Path, advance: int = 0, progress: Progress 
     """
     if not source.is_file():
         raise LogUnavailable(f"there is no file '{source}'")
-    check(source)
+    check_copy(source)
     target = directory / DATABASE
 
     def fill(draft: Path) -> None:

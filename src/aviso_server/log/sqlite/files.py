@@ -21,6 +21,7 @@ __all__ = [
     "DirectoryLock",
     "as_log_error",
     "check",
+    "check_copy",
     "connect",
     "connect_unforced",
     "make_room_ahead",
@@ -138,9 +139,22 @@ def prepare(directory: Path) -> Path:
 
 def check(file: Path) -> None:
     """Raise LogDamaged unless the file is a log of ours and sound; nothing is changed."""
+    if (reason := _fault(file)) is not None:
+        raise _damaged(file, reason)
+
+
+def check_copy(file: Path) -> None:
+    """Raise LogDamaged unless the file is a sound copy of a log of ours; nothing is changed."""
+    if (reason := _fault(file)) is not None:
+        raise LogDamaged(
+            f"'{file}' is no copy of a log that can be restored: {reason}. Nothing was changed. Name a file that "
+            "'aviso-server backup' has made"
+        )
+
+
+def _fault(file: Path) -> str | None:
     ahead = _ahead_of(file)
-    _check_header(file)
-    _check_content(file, ahead.exists() and ahead.stat().st_size > 0)
+    return _header_fault(file) or _content_fault(file, ahead.exists() and ahead.stat().st_size > 0)
 
 
 def as_log_error(error: Exception, doing: str) -> LogError:
@@ -155,18 +169,19 @@ def _ahead_of(file: Path) -> Path:
     return file.with_name(f"{file.name}-wal")
 
 
-def _check_header(file: Path) -> None:
+def _header_fault(file: Path) -> str | None:
     with file.open("rb") as stream:
         header = stream.read(100)
     if len(header) < 100 or not header.startswith(_MAGIC):
-        raise _damaged(file, "it is not an SQLite database")
+        return "it is not an SQLite database"
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise _damaged(file, "it is an SQLite database of another application")
+        return "it is an SQLite database of another application"
     if (version := int.from_bytes(header[60:64], "big")) != FORMAT:
-        raise _damaged(file, f"it has format {version} and this version reads only format {FORMAT}")
+        return f"it has format {version} and this version reads only format {FORMAT}"
+    return None
 
 
-def _check_content(file: Path, written_ahead: bool) -> None:
+def _content_fault(file: Path, written_ahead: bool) -> str | None:
     # A read-only connection neither repairs nor checkpoints, and an immutable one makes no files beside the database:
     # a broken one stays as it is.
     mode = "mode=ro" if written_ahead else "immutable=1"
@@ -176,7 +191,7 @@ def _check_content(file: Path, written_ahead: bool) -> None:
             if file.stat().st_size <= QUICK_CHECK_BYTES:
                 finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
                 if finding != "ok":
-                    raise _damaged(file, f"SQLite's check says: {finding}")
+                    return f"SQLite's check says: {finding}"
             for (number,) in connection.execute("SELECT id FROM catalogue").fetchall():
                 connection.execute(f"SELECT max(sequence) FROM stream_{number:d}").fetchone()
         finally:
@@ -184,8 +199,9 @@ def _check_content(file: Path, written_ahead: bool) -> None:
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in _BROKEN or code == sqlite3.SQLITE_ERROR:
-            raise _damaged(file, f"SQLite says: {error}") from error
+            return f"SQLite says: {error}"
         raise as_log_error(error, "opening it") from error
+    return None
 
 
 def _create(file: Path) -> None:
