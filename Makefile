@@ -22,8 +22,14 @@ CLASSES := build/spark-classes.jsa
 CONNECT := $(VENV)/connect
 
 # HOST counts only when given to make: some shells export it as the name of the machine.
-SERVE_ENV := $(if $(filter command,$(origin HOST)),AVISOSERVER_APPLICATION__HOST=$(HOST)) \
-  $(if $(PORT),AVISOSERVER_APPLICATION__PORT=$(PORT)) \
+GIVEN_HOST := $(if $(filter command,$(origin HOST)),$(HOST))
+SERVE_OPTIONS := $(if $(GIVEN_HOST),--host $(GIVEN_HOST)) $(if $(PORT),--port $(PORT))
+# Events name where they come from, and the example names its own address: another one has to be told. A configuration of
+# yours says itself what clients should see.
+OWN_URL := $(AVISOSERVER_APPLICATION__BASE_URL)$(filter-out examples/config.yaml,$(CONFIG))$(filter 0,$(PORT))
+SEEN_HOST := $(patsubst 0.0.0.0,127.0.0.1,$(or $(GIVEN_HOST),127.0.0.1))
+BASE_URL := http://$(if $(findstring :,$(SEEN_HOST)),[$(SEEN_HOST)],$(SEEN_HOST)):$(or $(PORT),8000)
+SERVE_ENV := $(if $(strip $(SERVE_OPTIONS)),$(if $(OWN_URL),,AVISOSERVER_APPLICATION__BASE_URL=$(BASE_URL))) \
   $(if $(filter-out jetstream,$(BACKEND)),AVISOSERVER_NOTIFICATION_BACKEND__KIND=$(BACKEND)) \
   $(if $(filter in_memory,$(BACKEND)),AVISOSERVER_ARCHIVE__ENABLED=false)
 
@@ -56,7 +62,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 serve: setup ## Run the server on http://127.0.0.1:8000 (HOST=, PORT=, CONFIG= and BACKEND= change that)
-	$(strip $(SERVE_ENV) $(BIN)/aviso-server serve --config $(CONFIG) $(if $(filter jetstream,$(BACKEND)),--local-broker data/nats))
+	$(strip $(SERVE_ENV) $(BIN)/aviso-server serve --config $(CONFIG) $(SERVE_OPTIONS) $(if $(filter jetstream,$(BACKEND)),--local-broker data/nats))
 
 browser: ## Install the Chromium that the tests of the console drive, if there is none (Debian and Ubuntu, as root)
 	@set -eu; \

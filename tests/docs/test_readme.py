@@ -30,6 +30,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture
+def with_archive(tmp_path: Path) -> Iterator[Server]:
+    """The same with its archive, which nobody waits for."""
+    environment = {"AVISOSERVER_APPLICATION__PORT": "0"}
+    with Server(ROOT / "examples" / "config.yaml", tmp_path / "server", environment) as running:
+        yield running
+
+
 def shell(command: str, server: Server) -> list[str]:
     return ["bash", "-euo", "pipefail", "-c", command.replace(ADDRESS, f"{server.host}:{server.port}")]
 
@@ -94,8 +102,8 @@ def test_commands_of_the_readme_do_what_it_says(server: Server, tmp_path: Path) 
     assert '"severity":"2"' not in watched, "the slight event was to be left out"
 
 
-def test_commands_of_getting_started_do_what_it_says(server: Server, tmp_path: Path) -> None:
-    run_page(ROOT / "docs" / "getting-started.md", server, tmp_path)
+def test_commands_of_getting_started_do_what_it_says(with_archive: Server, tmp_path: Path) -> None:
+    run_page(ROOT / "docs" / "getting-started.md", with_archive, tmp_path)
 
 
 def test_commands_of_publishing_do_what_it_says(server: Server, tmp_path: Path) -> None:
