@@ -23,8 +23,9 @@ _TERMINATED = 128 + signal.SIGTERM
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Read only this file (and the environment).")
 @click.option("--host", help="Listen on this address, whatever the configuration says.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port; 0 takes a free one.")
-@click.option("--ready-file", "ready", type=click.Path(path_type=Path),
-              help="Write host, port and pid here while listening.")  # fmt: skip
+@click.option(
+    "--ready-file", "ready", type=click.Path(path_type=Path), help="Write host, port and pid here while listening."
+)
 @click.option(
     "--local-broker",
     "broker",
