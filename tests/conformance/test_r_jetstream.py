@@ -116,7 +116,7 @@ def test_an_existing_stream_is_brought_in_line(broker: LocalBroker, tmp_path: Pa
     ask(broker.url, "STREAM.CREATE.MARS", {**old, "storage": "file"})
     with serving(broker, tmp_path / "server", {"mars": {"storage_policy": POLICY}}, discard_policy="new") as server:
         server.client.publish("mars", MARS, "x")
-        assert "backend.jetstream.stream.reconcile.succeeded" in server.stdout
+        wait_until(lambda: "backend.jetstream.stream.reconcile.succeeded" in server.stdout)
     config = config_of(broker, "MARS")
     assert (config["max_msgs"], config["max_bytes"], config["max_msgs_per_subject"]) == (5000, 67_108_864, -1)
     assert (config["compression"], config["discard"], config["max_age"]) == ("s2", "new", 604_800 * 10**9)
@@ -127,7 +127,7 @@ def test_an_update_that_the_broker_rejects_is_only_logged(broker: LocalBroker, t
     ask(broker.url, "STREAM.CREATE.MARS", {"name": "MARS", "subjects": ["mars.>"], "max_msgs": 10})
     with serving(broker, tmp_path / "server", KEEP, replicas=3) as server:
         server.client.publish("mars", MARS, "x")
-        assert "backend.jetstream.stream.reconcile.failed" in server.stdout
+        wait_until(lambda: "backend.jetstream.stream.reconcile.failed" in server.stdout)
     assert (config_of(broker, "MARS")["max_msgs"], config_of(broker, "MARS")["num_replicas"]) == (10, 1)
 
 
