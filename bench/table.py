@@ -76,7 +76,7 @@ def compare(
         highest_ratio=max(ratios),
         cpu_ratio=None if cpu is None else statistics.median(b / a for a, b in zip(*cpu, strict=True)),
         load_cpu=load_cpu,
-        aim="" if at_least is None else f"ratio >= {at_least:g}",
+        aim="" if at_least is None else f"ratio >= {at_least:.3g}",
         met=None if at_least is None else ratio >= at_least,
         note=note,
     )

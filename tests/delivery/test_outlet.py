@@ -143,13 +143,16 @@ def test_a_large_chunk_goes_out_in_slices_that_end_with_a_line() -> None:
             sent.append((bytes(message["body"]), message["more_body"]))
 
         outlet = Outlet(send)
-        lines = b"".join(b"%d %b\n" % (number, b"x" * (number % 999)) for number in range(3_000))
-        await outlet.deliver(lines)
-        assert b"".join(body for body, _ in sent) == lines
-        assert all(body.endswith(b"\n") and len(body) <= 256 * 1024 for body, _ in sent)
-        assert all(more for _, more in sent)
-        assert len(sent) > 4
-        sent.clear()
+        for longest in (999, 200_000):
+            sizes = [number * 7919 % longest for number in range(max(40, 3_000_000 // longest))]
+            lines = b"".join(b"%d %b\n" % (size, b"x" * size) for size in sizes)
+            for chunk in (lines, memoryview(lines)):
+                await outlet.deliver(chunk)
+                assert b"".join(body for body, _ in sent) == lines
+                assert all(body.endswith(b"\n") and len(body) <= 256 * 1024 for body, _ in sent)
+                assert all(more for _, more in sent)
+                assert len(sent) > 4
+                sent.clear()
         without_lines = bytes(600_000)
         await outlet.deliver(without_lines, last=True)
         assert b"".join(body for body, _ in sent) == without_lines

@@ -33,7 +33,7 @@ def draft(number: int, size: int = 10) -> Draft:
 
 
 def frames(notifications: Sequence[Notification]) -> bytes:
-    return RENDERER.frames(REPLAY, notifications)
+    return bytes(RENDERER.frames(REPLAY, notifications))
 
 
 async def all_of(pour: Pour) -> list[Piece]:

@@ -11,6 +11,7 @@ import msgspec
 from aviso_server.delivery import frames
 from aviso_server.model.cloudevent import REPLAY, Renderer
 from aviso_server.model.notification import Notification
+from aviso_server.model.run import Rendered
 
 __all__ = [
     "ARROW",
@@ -30,7 +31,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 LINES = "application/x-ndjson"
 PARQUET = "application/vnd.apache.parquet"
 
-Render = Callable[[Sequence[Notification]], bytes]
+Render = Callable[[Sequence[Notification]], Rendered]
 """Makes the bytes that a client gets of notifications; called outside of the event loop."""
 
 

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any
 
+from aviso_server.model.run import Rendered
+
 __all__ = ["HangUp", "Outlet", "Send"]
 
 Send = Callable[[Any], Coroutine[Any, Any, None]]
@@ -16,6 +18,7 @@ HangUp = Callable[[], None]
 
 
 _SLICE = 256 * 1024  # bytes
+_USUAL_LINE = 4096  # bytes, of which there is an end of a line nearly always
 
 
 class Outlet:
@@ -36,26 +39,37 @@ class Outlet:
             return None
         return _Suspended(sending, waiting_for)
 
-    async def deliver(self, chunk: bytes, last: bool = False) -> None:
+    async def deliver(self, chunk: Rendered, last: bool = False) -> None:
         """Hand over a chunk and wait until the client has room for another.
 
         A large one goes out in slices, which end with a line where there are lines: the server copies what it is
         given, and memory for a large copy would come from the system and go back to it each time.
         """
-        rest: bytes | memoryview = chunk
         if len(chunk) > _SLICE:
-            whole, start = memoryview(chunk), 0
-            while len(chunk) - start > _SLICE:
-                end = chunk.rfind(b"\n", start, start + _SLICE) + 1 or start + _SLICE
-                await self._send({"type": "http.response.body", "body": whole[start:end], "more_body": True})
-                start = end
-            rest = whole[start:]
-        await self._send({"type": "http.response.body", "body": rest, "more_body": not last})
+            chunk = memoryview(chunk)
+            while len(chunk) > _SLICE:
+                end = _end_of_line(chunk[:_SLICE])
+                await self._send({"type": "http.response.body", "body": chunk[:end], "more_body": True})
+                chunk = chunk[end:]
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": not last})
 
     def hang_up(self) -> None:
         """Let go of a client that has stopped reading; what still waits for it is dropped."""
         if self._hang_up is not None:
             self._hang_up()
+
+
+def _end_of_line(part: memoryview) -> int:
+    """Where the last whole line ends; all of it if there is none."""
+    size = _USUAL_LINE
+    while True:
+        start = max(0, len(part) - size)
+        found = bytes(part[start:]).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        if start == 0:
+            return len(part)
+        size *= 8
 
 
 class _Suspended:

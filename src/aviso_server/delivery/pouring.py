@@ -137,7 +137,7 @@ class Pour:
         while self._shared and piece.next <= end:  # notifications have become larger, so that fewer are read at once
             found = read(piece.next, end, limit)
             data, count, _ = select_and_render(found.notifications, self._wanted, self._render, None)
-            piece = Piece(piece.data + data, piece.count + count, found.next)
+            piece = Piece(b"".join((piece.data, data)), piece.count + count, found.next)
         return piece, seconds
 
     def _arrived(self, number: int, piece: Piece, seconds: float) -> None:

@@ -16,6 +16,7 @@ from aviso_server.delivery.forms import Form
 from aviso_server.delivery.outlet import Outlet
 from aviso_server.errors import AvisoError, LogUnavailable
 from aviso_server.model.filter import Filter
+from aviso_server.model.run import Rendered
 from aviso_server.model.span import Span
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Replay:
                     return b"", False
         return self._form.completed(self._hub.clock()), True
 
-    async def _deliver(self, chunk: bytes, last: bool = False) -> None:
+    async def _deliver(self, chunk: Rendered, last: bool = False) -> None:
         self._waiting_since = asyncio.get_running_loop().time()
         await self.outlet.deliver(chunk, last)
         self._waiting_since = None

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aviso_server.model.notification import Box, Notification
-from aviso_server.model.run import Part, Run
+from aviso_server.model.run import Part, Rendered, Run
 from aviso_server.model.timestamp import SECOND, event_time, seconds_text
 
 __all__ = ["ArrowRun", "event_times"]
@@ -78,7 +78,7 @@ class ArrowRun(Run):
             found = found._where(pc.match_substring(found._identifiers, member))
         return found
 
-    def joined(self, parts: Sequence[Part]) -> bytes:
+    def joined(self, parts: Sequence[Part]) -> Rendered:
         """For each notification all the parts, one after the other; times as events show them."""
         if not len(self):
             return b""
@@ -90,8 +90,7 @@ class ArrowRun(Run):
             for part in parts
         ]
         joined = pc.binary_join_element_wise(*columns, _scalar(b""))
-        data: bytes = joined.buffers()[2].to_pybytes()
-        return data
+        return memoryview(joined.buffers()[2]).cast("B")
 
     def _column(self, name: Part) -> pa.BinaryArray:
         match name:

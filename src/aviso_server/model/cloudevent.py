@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from aviso_server.model.json_value import compact
 from aviso_server.model.notification import Notification
-from aviso_server.model.run import Run
+from aviso_server.model.run import Rendered, Run
 from aviso_server.model.timestamp import event_time
 
 __all__ = ["LIVE", "REPLAY", "Renderer"]
@@ -55,15 +55,15 @@ class Renderer:
         """The CloudEvent as a server-sent event of that name."""
         return b"event: " + name + b"\ndata: " + self.event(notification) + b"\n\n"
 
-    def frames(self, name: bytes, notifications: Sequence[Notification]) -> bytes:
+    def frames(self, name: bytes, notifications: Sequence[Notification]) -> Rendered:
         """Many events as one piece of bytes: `frame` of each, written for speed."""
         return self._joined(b"event: " + name + b"\ndata: ", b"\n\n", notifications)
 
-    def lines(self, notifications: Sequence[Notification]) -> bytes:
+    def lines(self, notifications: Sequence[Notification]) -> Rendered:
         """Many events as one piece of bytes: `event` of each on a line of its own."""
         return self._joined(b"", b"\n", notifications)
 
-    def _joined(self, before: bytes, after: bytes, notifications: Sequence[Notification]) -> bytes:
+    def _joined(self, before: bytes, after: bytes, notifications: Sequence[Notification]) -> Rendered:
         if isinstance(notifications, Run):
             return notifications.joined(
                 (

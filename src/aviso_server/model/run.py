@@ -8,10 +8,13 @@ from typing import Literal
 
 from aviso_server.model.notification import Box, Notification
 
-__all__ = ["Part", "Run"]
+__all__ = ["Part", "Rendered", "Run"]
 
 Part = bytes | Literal["sequence", "identifier", "payload", "time"]
 """What a rendering is put together from: bytes that never change, or the name of a column."""
+
+Rendered = bytes | memoryview
+"""What clients get of notifications. To make bytes of memory that is ready would copy all of it once more."""
 
 
 class Run(Sequence[Notification]):
@@ -37,5 +40,5 @@ class Run(Sequence[Notification]):
         """Those whose identifiers hold all these bytes."""
 
     @abstractmethod
-    def joined(self, parts: Sequence[Part]) -> bytes:
+    def joined(self, parts: Sequence[Part]) -> Rendered:
         """For each notification all the parts, one after the other; times as events show them."""
