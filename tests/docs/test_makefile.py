@@ -16,10 +16,12 @@ BASE_URL = "AVISOSERVER_APPLICATION__BASE_URL"
 def serves(*given: str, **environment: str) -> str:
     """The command that would be run."""
     inherited = {
-        name: value for name, value in os.environ.items() if name not in ("HOST", "PORT", "MAKEFLAGS", BASE_URL)
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("HOST", "PORT", "MAKEFLAGS", "MAKELEVEL", BASE_URL)
     }
     shown = subprocess.run(
-        ["make", "--dry-run", "serve", *given],
+        ["make", "--dry-run", "--no-print-directory", "serve", *given],
         cwd=ROOT, env={**inherited, **environment}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return shown.stdout.splitlines()[-1]
