@@ -30,7 +30,7 @@ SCAN_SEQUENCES = 65_536  # with a box, one read looks at so many sequences at mo
 T = TypeVar("T")
 
 _IDENTIFIERS, _PAYLOADS, _TIMES, _SEQUENCES = (
-    f"CAST(group_concat({column}, '{SEPARATOR}') AS BLOB)" for column in ("identifier", "payload", "time", "sequence")
+    f"group_concat({name}, '{SEPARATOR}') || '{SEPARATOR}'" for name in ("identifier", "payload", "time", "sequence")
 )
 _JOINED_TOPICS = f", group_concat(topic, '{SEPARATOR}')"
 _JOINED_BOXES = f", group_concat(ifnull(hex(box), ''), '{SEPARATOR}')"
@@ -143,11 +143,12 @@ def _read(
     row: list[Any] = [0]
     if gapless:
         time = _one_time(connection, entry, start, end)
-        times, known = (_TIMES, []) if time is None else ("?", [time])
-        statement = f"SELECT count(*), {_IDENTIFIERS}, {_PAYLOADS}, {times}, NULL{more}"
-        *row, removed = connection.execute(statement, [*known, *values]).fetchone()
+        columns = f"{_IDENTIFIERS} || {_PAYLOADS}" + (f" || {_TIMES}" if time is None else "")
+        statement = f"SELECT count(*), CAST({columns} AS BLOB), ?, 0{more}"
+        *row, removed = connection.execute(statement, [time, *values]).fetchone()
     if row[0] != end - start + 1:  # it has gaps, perhaps only by now: sequences have to be read too
-        statement = f"SELECT count(*), {_IDENTIFIERS}, {_PAYLOADS}, {_TIMES}, {_SEQUENCES}{more}"
+        columns = f"{_IDENTIFIERS} || {_PAYLOADS} || {_TIMES} || {_SEQUENCES}"
+        statement = f"SELECT count(*), CAST({columns} AS BLOB), NULL, 1{more}"
         *row, removed = connection.execute(statement, values).fetchone()
     if row[0] == 0:
         return Batch((), end + 1), removed
