@@ -1,4 +1,4 @@
-"""Taking apart what SQLite has joined: one value per column in, a run of notifications out."""
+"""Taking apart what SQLite has joined: one value in, a run of notifications out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reading a sqlite log: its own connections, its own threads, never in the way of the writer.
 
-A batch is fetched as one row. SQLite joins the values of each column with a separator that JSON cannot contain, and
+A batch is fetched as one row. SQLite joins all its values with a separator that JSON cannot contain, and
 Python takes them apart again. Stepping row by row would let go of Python's lock for each row, and beside a busy event
 loop that is hundreds of times slower.
 """
