@@ -151,18 +151,37 @@ class OneDispatcher:
 
 
 class ReadyBytes:
-    """Answers a replay of `from_id` events with bytes that were ready before the request came."""
+    """Answers a replay of `from_id` events with bytes that were ready before the request came.
+
+    All of them are there, as many as a replay has: one chunk sent again and again would stay in the processor's cache.
+    They are made for the first request, which must not count.
+    """
+
+    def __init__(self) -> None:
+        self.ready: dict[int, list[bytes]] = {}  # by the number of events
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         count = int(msgspec.json.decode(await _read(receive))["from_id"])
-        payload = {"location": "s3://products/od/0001/20250706/1200/enfo/" + "x" * 160, "size": 1234567, "t": "0" * 19}
-        frame = event(Publish("field", {"class": "od", "date": "20250706", "expver": "0001", "step": "0"}, payload))
-        per_chunk = REPLAY_CHUNK // len(frame)
-        chunk = frame * per_chunk
+        if count not in self.ready:
+            self.ready[count] = _chunks(count)
         await _open(send)
-        for _ in range(count // per_chunk):
+        for chunk in self.ready[count]:
             await _chunk(send, chunk)
-        await _chunk(send, frame * (count % per_chunk), more=False)
+        await _chunk(send, b"", more=False)
+
+
+def _chunks(count: int) -> list[bytes]:
+    payload = {"location": "s3://products/od/0001/20250706/1200/enfo/" + "x" * 160, "size": 1234567, "t": "0" * 19}
+    frame = event(Publish("field", {"class": "od", "date": "20250706", "expver": "0001", "step": "0"}, payload))
+    start, _, end = frame.partition(b'@1","sequence":1,')
+    per_chunk = REPLAY_CHUNK // len(frame)
+    numbers = range(1, count + 1)
+    return [
+        b"".join(
+            [b'%b@%d","sequence":%d,%b' % (start, number, number, end) for number in numbers[place : place + per_chunk]]
+        )
+        for place in range(0, count, per_chunk)
+    ]
 
 
 RIVALS: dict[str, Callable[[], Any]] = {
