@@ -146,10 +146,12 @@ def test_a_server_that_still_looks_for_its_broker_stops_quietly(number: signal.S
     assert server.stderr == "aviso-server: stopped before it listened\n"
 
 
-@pytest.mark.skipif(0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 20_000, reason="the system allows fewer files")
-@pytest.mark.parametrize(("files", "severity"), [(20_000, "INFO"), (19_999, "WARN")])
-def test_the_usual_limit_of_connections_is_no_reason_to_warn(files: int, severity: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [20_000, 19_999])
+def test_the_usual_limit_of_connections_is_no_reason_to_warn(files: int, tmp_path: Path) -> None:
     """Our own files take a little of what the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = files if hard == resource.RLIM_INFINITY else min(files, hard)  # no process can have more
+    severity = "INFO" if files == 20_000 else "WARN"
     with Server(CONFIG, tmp_path, open_files=files) as server:
         lines = [json.loads(line) for line in server.stdout.splitlines() if "limits.max_connections is" in line]
     assert [line["severityText"] for line in lines] == [severity]
