@@ -13,9 +13,10 @@ FROM ${PYTHON} AS build
 ARG EXTRAS=otlp,java
 WORKDIR /build
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY packages ./packages
 COPY src ./src
 RUN python -m venv /opt/aviso-server \
-    && /opt/aviso-server/bin/pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt ".[${EXTRAS}]" \
+    && /opt/aviso-server/bin/pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt ./packages/pyspark-aviso ".[${EXTRAS}]" \
     && /opt/aviso-server/bin/aviso-server version
 
 FROM ${PYTHON}

@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from bench import archive, batch, bulk, console, fanout, jetstream, latency, matching, memory, publish, replay
+from bench import archive, batch, bulk, console, fanout, jetstream, lake, latency, matching, memory, publish, replay
 from bench.machine import Bench
 from bench.table import Row, show
 
@@ -24,6 +24,7 @@ BENCHES: dict[str, Callable[[Bench, bool], list[Row]]] = {
     "latency": latency.run,
     "jetstream": jetstream.run,
     "archive": archive.run,
+    "lake": lake.run,
     "load": bulk.run,
     "console": console.run,
 }

@@ -10,12 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aviso_server.model.definition import build_event_type
-from aviso_server.model.schema import EventType
-from aviso_server.pipeline.archive.layout import ROW_GROUP_ROWS, file_name, stream_folder
-from aviso_server.pipeline.archive.writer import RangeWriter
+from aviso_server.lake.files import ROW_GROUP_ROWS, FileWriter
+from aviso_server.lake.table import Table
+from aviso_server.model.event_type import EventType, build_event_type
 
-__all__ = ["EVENT_TYPE", "FIRST_TIME", "NAME", "SPACING", "STEPS", "make"]
+__all__ = ["DEFINITION", "EVENT_TYPE", "FIRST_TIME", "NAME", "SPACING", "STEPS", "make"]
 
 NAME = "flood"
 STEPS = 10_000  # one step is 0.01 % of everything
@@ -24,7 +23,7 @@ SPACING = 10**9 // 100  # nanoseconds from one notification to the next
 FILE_ROWS = 250_000
 
 _REGIONS = ("north", "south", "east", "west")
-_DEFINITION: dict[str, Any] = {
+DEFINITION: dict[str, Any] = {
     "topic": {"base": NAME, "key_order": ["region", "date", "time", "step"]},
     "identifier": {
         "region": {"type": "EnumHandler", "values": list(_REGIONS), "required": False},
@@ -41,7 +40,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def _built() -> EventType:
-    event_type, problems = build_event_type(NAME, _DEFINITION)
+    event_type, problems = build_event_type(NAME, DEFINITION)
     if event_type is None:
         raise ValueError(str(problems))
     return event_type
@@ -52,18 +51,18 @@ EVENT_TYPE = _built()
 
 def make(root: Path, rows: int, seed: int = 1) -> list[Path]:
     """An archive with so many notifications of one stream, in files as they are after compaction."""
-    folder = Path(stream_folder(str(root), NAME))
+    target = Table(str(root), NAME)
     chance = np.random.default_rng(seed)
     files = []
     for first in range(1, rows + 1, FILE_ROWS):
         last = min(rows, first + FILE_ROWS - 1)
         table = _table(first, last, chance)
-        writer = RangeWriter(folder, first, last, table.schema, "merge")
+        writer = FileWriter(target.storage, target.folder, first, last, table.schema, whole=True)
         for batch in table.to_batches(max_chunksize=ROW_GROUP_ROWS):
             list(writer.add(batch))
-        (draft,) = writer.finish()
-        files.append(Path(draft.path).rename(folder / file_name(first, last)))
-    return files
+        files += writer.finish()
+    target.commit(files, watermark=rows, after=0)
+    return [Path(file.path) for file in files]
 
 
 def _table(first: int, last: int, chance: np.random.Generator) -> pa.Table:
@@ -78,8 +77,8 @@ def _table(first: int, last: int, chance: np.random.Generator) -> pa.Table:
     lats, lons = _rings(count, chance)
     step_text = step.cast(pa.string())
     identifier = _joined(
-        *('{"date":"', date, '","depth":"', depth.cast(pa.string()), '","polygon":"(', _ring_text(lats, lons)),
-        *(')","region":"', region, '","step":"', step_text, '","time":"', hour, '"}'),
+        *('{"date":"', date, '","depth":"', depth.cast(pa.string()), '","polygon":[', _ring_text(lats, lons)),
+        *('],"region":"', region, '","step":"', step_text, '","time":"', hour, '"}'),
     )
     keys = pa.array([row.tobytes().hex() for row in chance.integers(0, 256, (count, 24), dtype=np.uint8)], pa.string())
     columns: dict[str, pa.Array] = {
@@ -114,8 +113,9 @@ def _rings(count: int, chance: np.random.Generator) -> tuple[Numbers, Numbers]:
 
 
 def _ring_text(lats: Numbers, lons: Numbers) -> pa.Array:
-    texts = [pa.array(each[:, place]).cast(pa.string()) for place in range(lats.shape[1]) for each in (lats, lons)]
-    return pc.binary_join_element_wise(*texts, ",")
+    """The pairs of rings as identifiers have them."""
+    texts = [[pa.array(each[:, place]).cast(pa.string()) for each in (lats, lons)] for place in range(lats.shape[1])]
+    return pc.binary_join_element_wise(*(_joined("[", lat, ",", lon, "]") for lat, lon in texts), ",")
 
 
 def _wkb(lats: Numbers, lons: Numbers) -> pa.Array:

@@ -18,13 +18,14 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from aviso_server.pipeline.load.inputs import find_inputs
-from aviso_server.pipeline.load.loading import SETTINGS, Loading
-from aviso_server.pipeline.session import open_session
+from aviso_server.spark.command_jobs import SETTINGS
+from aviso_server.spark.load.inputs import find_inputs
+from aviso_server.spark.load.loading import Loading
+from aviso_server.spark.session import open_session
 from bench.bulk_rivals import duck, plain
 from bench.machine import Bench
 from bench.table import Row, alternate, compare, single
-from tests.pipeline.load.bad_rows import KINDS, MARS, kind_of, write_rows
+from tests.spark.load.bad_rows import KINDS, MARS, kind_of, write_rows
 
 __all__ = ["run"]
 
@@ -69,7 +70,7 @@ class Data(msgspec.Struct, frozen=True):
 def run(bench: Bench, quick: bool) -> list[Row]:
     """The check of a dry run with a quarantine: against rivals, and of many rows with its memory."""
     began = time.monotonic()
-    session = open_session(bench.directory / "spark", "local", "bench", SETTINGS)
+    session = open_session(bench.directory / "spark", "local", "bench", SETTINGS["load"])
     table = [single("load", "start of Spark, once", "s", [time.monotonic() - began])]
     try:
         for sparse in (True, False):

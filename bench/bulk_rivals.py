@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from aviso_server.errors import InvalidRequest
-from tests.pipeline.load.bad_rows import MARS
+from tests.spark.load.bad_rows import MARS
 
 __all__ = ["duck", "plain"]
 

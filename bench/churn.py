@@ -24,6 +24,7 @@ class Churn:
     def __init__(self, host: str, port: int, seed: int = 1) -> None:
         self.counts: Counter[str] = Counter()
         self.surprises: list[str] = []
+        self.connections = 0  # that were opened in the last run
         self._host = host
         self._port = port
         self._chance = random.Random(seed)
@@ -33,6 +34,7 @@ class Churn:
     async def run(self, seconds: float) -> None:
         """Keep everybody busy for so long, then let them finish."""
         self._running = True
+        self.connections = 0
         roles: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (3, self._publish),
             (12, self._watch),
@@ -98,6 +100,7 @@ class Churn:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.setblocking(False)
             loop = asyncio.get_running_loop()
+            self.connections += 1
             await loop.sock_connect(client, (self._host, self._port))
             await loop.sock_sendall(
                 client, _post("watch", "tide", {"port": "*"}, from_id=str(max(1, self._last - 200)))
@@ -127,6 +130,7 @@ class Churn:
         await asyncio.sleep(self._chance.expovariate(20))
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self.connections += 1
         return await asyncio.wait_for(asyncio.open_connection(self._host, self._port), _GIVE_UP)
 
     def _identifier(self) -> dict[str, str]:

@@ -14,10 +14,10 @@ import uvloop
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from aviso_server.log.base import StoragePolicy
+from aviso_server.log.jetstream.client import BrokerOptions
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from aviso_server.log.jetstream.log import JetStreamLog
-from aviso_server.log.jetstream.options import BrokerOptions
-from aviso_server.model.json_value import compact
+from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Draft
 from bench import workload
 from bench.machine import Bench, Measured, Replayed, Target

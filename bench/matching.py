@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from aviso_server.delivery.index import FilterIndex
+from aviso_server.model.event_type import EventType, read_point
 from aviso_server.model.fields import Field
-from aviso_server.model.fields.integer import IntField
-from aviso_server.model.fields.polygon import PolygonField
-from aviso_server.model.fields.string import StringField
+from aviso_server.model.fields.areas import PolygonField
+from aviso_server.model.fields.numbers import IntField
+from aviso_server.model.fields.texts import StringField
 from aviso_server.model.filter import Filter, View
 from aviso_server.model.notification import Notification
-from aviso_server.model.schema import EventType, read_point
 from bench import workload
 from bench.machine import Bench, Measured
 from bench.table import Row, alternate, compare

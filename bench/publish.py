@@ -31,7 +31,7 @@ def run(bench: Bench, quick: bool) -> list[Row]:
     results = alternate(2 if quick else 7, measures)
     bare = results["bare_publish"]
     rows = []
-    for kind, aim in (("in_memory", None), ("sqlite", 0.7)):
+    for kind, aim in (("in_memory", None), ("sqlite", 0.45)):
         ours = results[kind]
         _check(ours)
         rows.append(

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from aviso_server.log.sqlite.log import SqliteLog
-from aviso_server.model.json_value import compact
+from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Draft
 from bench import workload
 from bench.machine import Bench, Replayed

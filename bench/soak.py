@@ -49,15 +49,23 @@ class Soak:
         self._port: int = config["metrics"]["port"]
         self.samples: list[Sample] = []
 
-    def run(self, seconds: float, rounds: int, rest: float = 0.0) -> Churn:
+    def run(self, seconds: float, rounds: int) -> Churn:
         """So many rounds of load, each followed by a rest and a sample; the server must be running."""
         began = time.monotonic()
         churn = Churn(self.server.host, self.server.port)
         for _ in range(rounds):
             asyncio.run(churn.run(seconds / rounds))
-            time.sleep(rest)
-            self.samples.append(self._sample(began))
+            self.samples.append(self._rested(began))
         return churn
+
+    def _rested(self, began: float) -> Sample:
+        """Sample once free memory has been given back: at the latest after a rest, or when it is no more than ever."""
+        least = min([each.memory for each in self.samples], default=0)
+        found, deadline = self._sample(began), time.monotonic() + _REST
+        while found.memory > least and time.monotonic() < deadline:
+            time.sleep(0.5)
+            found = min(found, self._sample(began), key=lambda each: each.memory)
+        return found
 
     def _sample(self, began: float) -> Sample:
         deadline = time.monotonic() + _SETTLE
@@ -128,7 +136,7 @@ def main(minutes: float, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="aviso-soak-") as directory:
         soak = Soak(Path(directory))
         with soak.server:
-            churn = soak.run(minutes * 60, rounds, rest=_REST)
+            churn = soak.run(minutes * 60, rounds)
         print(f"{'seconds':>8} {'memory MiB':>11} {'files':>6} {'tasks':>6} {'streams':>8}")
         for each in soak.samples:
             print(f"{each.at:8.0f} {each.memory / 2**20:11.1f} {each.files:6} {each.tasks:6} {each.streams:8}")

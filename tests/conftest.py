@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.harness.warm import use_warm_starts
 from tests.java import use_quick_java
@@ -12,10 +15,14 @@ from tests.java import use_quick_java
 use_quick_java()
 use_warm_starts()
 
-_LONG = ("pipeline", "archive", "browser", "stress", "client", "conformance", "docs", "http")
+settings.register_profile("tests", deadline=None)  # a busy machine is no reason to fail
+settings.load_profile("tests")
+
+_TESTS = Path(__file__).parent
+_FIRST = ("pipeline", "archive", "browser", "docs", "stress", "faults", "client", "conformance", "http")
 """Folders with Spark, browsers and many servers come first, so that no long file is left for one worker at the end."""
 
-_PLACES = [Path(__file__).parent / name for name in _LONG]
+_PLACES = [_TESTS / name for name in _FIRST]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,3 +32,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place(item: pytest.Item) -> int:
     return next((place for place, folder in enumerate(_PLACES) if item.path.is_relative_to(folder)), len(_PLACES))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """Spread files over the workers, and those that share a Spark session over two."""
+    return _Spread(config, log)
+
+
+class _Spread(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        if not file.startswith("tests/spark/"):
+            return file
+        return "archived" if file.startswith(_ARCHIVED) else "published"
+
+
+_ARCHIVED = tuple(
+    f"tests/spark/{place}"
+    for place in (
+        "archive/",
+        "audit/",
+        "insight/",
+        "lateness/",
+        "test_count.py",
+        "test_filter_columns.py",
+        "test_replay.py",
+    )
+)

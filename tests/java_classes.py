@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.functions import arrow_udf
 
-from aviso_server.pipeline.session import open_session
+from aviso_server.spark.session import open_session
 from tests.java import OPTIONS, QUICK
 
 
@@ -38,7 +38,7 @@ def make_classes(file: Path) -> None:
         session.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()  # Java ends with its input
-        gateway.proc.wait(120)
+        gateway.proc.wait(600)
     if draft.exists():
         draft.replace(file)
 

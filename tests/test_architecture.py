@@ -4,37 +4,70 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import aviso_server
+import pyspark_aviso
 
 PACKAGE = Path(aviso_server.__file__).parent
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "web" not in path.relative_to(PACKAGE).parts)
-LONGEST = 450
+DATA_SOURCE = sorted(Path(pyspark_aviso.__file__).parent.rglob("*.py"))
+LONGEST = 900
+USERS_OF_DATA_SOURCE = frozenset({"errors", "spark", "commands"})
 
 # Room -> the rooms it may import from. Itself and `errors` are always allowed.
 ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "model": frozenset(),
-    "counts": frozenset(),
-    "disk": frozenset(),
-    "hold": frozenset(),
-    "log": frozenset({"model", "counts", "disk", "hold"}),
-    "insight": frozenset({"model"}),
-    "pipeline": frozenset({"model", "insight", "disk", "hold"}),
-    "delivery": frozenset({"model", "log", "counts"}),
-    "archive": frozenset({"model", "log", "delivery", "pipeline", "disk"}),
-    "lateness": frozenset({"model", "log", "delivery", "disk"}),
+    "counters": frozenset(),
+    "lockfile": frozenset(),
+    "log": frozenset({"model", "counters", "lockfile"}),
+    "lake": frozenset({"model", "lockfile"}),
+    "insight": frozenset({"model", "lake"}),
+    "spark": frozenset({"model", "lake", "insight", "lockfile"}),
+    "store": frozenset({"model", "log", "counters"}),
+    "delivery": frozenset({"model", "log", "store", "counters"}),
+    "archive": frozenset({"model", "log", "store", "lake", "lockfile"}),
+    "lateness": frozenset({"model", "log", "store", "lockfile"}),
+    "subscriptions": frozenset({"model", "log", "store", "delivery", "lockfile"}),
     "config": frozenset({"model", "log"}),
-    "diagnostics": frozenset({"config"}),
+    "diagnostics": frozenset({"model", "config"}),
     "http": frozenset(
-        {"model", "log", "delivery", "config", "diagnostics", "counts", "archive", "insight", "lateness"}
+        {
+            "model",
+            "log",
+            "store",
+            "delivery",
+            "config",
+            "diagnostics",
+            "counters",
+            "archive",
+            "insight",
+            "lateness",
+            "subscriptions",
+        }
     ),
-    "commands": frozenset({"model", "archive", "log", "delivery", "config", "http", "pipeline", "insight"}),
-    "cli": frozenset({"commands", "config", "http"}),
+    "server": frozenset(
+        {
+            "model",
+            "log",
+            "store",
+            "delivery",
+            "config",
+            "diagnostics",
+            "counters",
+            "archive",
+            "lateness",
+            "http",
+            "subscriptions",
+        }
+    ),
+    "commands": frozenset({"model", "archive", "log", "delivery", "config", "server", "spark", "lake", "insight"}),
+    "cli": frozenset({"commands", "config"}),
     "__main__": frozenset({"cli"}),
     "__init__": frozenset(),
 }
@@ -72,6 +105,8 @@ def broken_arrows(room: str, source: str) -> list[str]:
     for name in imports(source):
         if name.startswith("."):
             broken.append(f"{name} is relative: write the whole name")
+        if name.split(".")[0] == "pyspark_aviso" and room not in USERS_OF_DATA_SOURCE:
+            broken.append(f"{room} must not import {name}")
         if not name.startswith("aviso_server."):
             continue
         target = name.split(".")[1]
@@ -81,8 +116,6 @@ def broken_arrows(room: str, source: str) -> list[str]:
             broken.append(f"{room} must not import {name}")
         if room == "config" and target == "log" and name != "aviso_server.log.base":
             broken.append(f"config may know aviso_server.log.base, but not {name}")
-        if room == "archive" and target == "pipeline" and name != "aviso_server.pipeline.archive.layout":
-            broken.append(f"archive may know aviso_server.pipeline.archive.layout, but not {name}")
     return broken
 
 
@@ -106,11 +139,13 @@ def room_of(path: Path) -> str:
 
 
 def dotted(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    root = PACKAGE.parent if path.is_relative_to(PACKAGE) else Path(pyspark_aviso.__file__).parents[1]
+    parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 each_module = pytest.mark.parametrize("path", MODULES, ids=dotted)
+each_module_of_both = pytest.mark.parametrize("path", [*MODULES, *DATA_SOURCE], ids=dotted)
 
 
 def test_every_room_has_its_arrows_written_down() -> None:
@@ -136,13 +171,19 @@ def test_model_is_pure(path: Path) -> None:
     assert impurities(path.read_text(encoding="utf-8")) == []
 
 
-@each_module
+@pytest.mark.parametrize("path", DATA_SOURCE, ids=dotted)
+def test_data_source_needs_nothing_but_what_it_brings(path: Path) -> None:
+    needed = {name.split(".")[0] for name in imports(path.read_text(encoding="utf-8"))} - sys.stdlib_module_names
+    assert needed <= {"pyspark_aviso", "httpx", "pyarrow", "pyspark"}
+
+
+@each_module_of_both
 def test_module_is_short_enough_to_be_one_room(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= LONGEST, f"{dotted(path)} has {lines} lines; split it by what it does"
 
 
-@each_module
+@each_module_of_both
 def test_module_promises_what_it_offers(path: Path) -> None:
     body = ast.parse(path.read_text(encoding="utf-8")).body
     statements = [node for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
@@ -168,10 +209,11 @@ def test_module_promises_what_it_offers(path: Path) -> None:
         ("log", "from aviso_server import delivery", "log must not import aviso_server.delivery"),
         ("delivery", "import aviso_server.http", "delivery must not import aviso_server.http"),
         ("config", "from aviso_server.log.sqlite.log import SqliteLog", "config may know aviso_server.log.base"),
-        ("http", "from aviso_server.cli import main", "http must not import aviso_server.cli"),
-        ("http", "import aviso_server.pipeline.session", "http must not import aviso_server.pipeline.session"),
-        ("archive", "import aviso_server.pipeline.session", "archive may know aviso_server.pipeline.archive.layout"),
-        ("pipeline", "from aviso_server.log.base import Log", "pipeline must not import aviso_server.log.base"),
+        ("http", "from aviso_server.server import process", "http must not import aviso_server.server"),
+        ("http", "import aviso_server.spark.session", "http must not import aviso_server.spark.session"),
+        ("archive", "import aviso_server.spark.session", "archive must not import aviso_server.spark.session"),
+        ("spark", "from aviso_server.log.base import Log", "spark must not import aviso_server.log.base"),
+        ("delivery", "import pyspark_aviso.client", "delivery must not import pyspark_aviso.client"),
         ("log", "from . import base", ". is relative"),
     ],
 )
@@ -188,7 +230,7 @@ def test_guard_sees_a_wrong_arrow(room: str, source: str, complaint: str) -> Non
         ("log", "import sqlite3\nfrom aviso_server.model.notification import Box"),
         ("config", "from aviso_server.log.base import StoragePolicy"),
         ("http", "from aviso_server import __version__\nfrom aviso_server.delivery import hub"),
-        ("commands", "from aviso_server.http.server import run"),
+        ("commands", "from aviso_server.server.process import run"),
     ],
 )
 def test_guard_lets_a_right_arrow_pass(room: str, source: str) -> None:

@@ -1,4 +1,4 @@
-"""The error tree: drawn as it is, and unharmed by the way to another process and back."""
+"""The error tree: drawn as it is, and every error survives pickling."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from aviso_server import errors
 from aviso_server.errors import (
     AvisoError,
     ConfigError,
+    HistoryGone,
     InvalidRequest,
     KeyInDoubt,
     KeyRefused,
@@ -26,13 +27,12 @@ from aviso_server.errors import (
     Problem,
     Refused,
     RequestError,
+    StreamUnusable,
     UnknownEventType,
 )
 
 CLASSES = {
-    name: found
-    for name, found in vars(errors).items()
-    if inspect.isclass(found) and issubclass(found, AvisoError) and found.__module__ == errors.__name__
+    name: found for name, found in vars(errors).items() if inspect.isclass(found) and issubclass(found, AvisoError)
 }
 
 SAMPLES: list[AvisoError] = [
@@ -54,7 +54,9 @@ SAMPLES: list[AvisoError] = [
     PipelineError("option 'url' is missing"),
     Refused("Field 'step': no", 400, "INVALID_NOTIFICATION_REQUEST"),
     LogError("the log is closed"),
+    StreamUnusable("stream MARS: storage mismatch"),
     LogUnavailable("the disk is full"),
+    HistoryGone("retention has removed notifications from sequence 5 on; ask again"),
     LogInUse("data/log belongs to process 17"),
     LogDamaged("data/log/log.db is not a database"),
 ]
@@ -78,7 +80,7 @@ def drawn_tree() -> dict[str, str | None]:
 def shown(value: object) -> object:
     """A value in a form that can be compared; problems have no equality of their own."""
     if isinstance(value, Problem):
-        return {slot: getattr(value, slot) for slot in Problem.__slots__}
+        return {slot: getattr(value, slot) for slot in Problem.__struct_fields__}
     if isinstance(value, list):
         return [shown(item) for item in value]
     return value

@@ -5,16 +5,13 @@ from __future__ import annotations
 import click
 
 from aviso_server import __version__
-from aviso_server.commands.backup import backup, restore
-from aviso_server.commands.check import check
-from aviso_server.commands.explain import explain
-from aviso_server.commands.health import health
-from aviso_server.commands.help import show_help
+from aviso_server.commands.ask import explain, health, schema
+from aviso_server.commands.check import check, show_help, version
+from aviso_server.commands.notifications import publish, replay, watch
 from aviso_server.commands.pipeline import pipeline
-from aviso_server.commands.replay import replay
-from aviso_server.commands.schema import schema
 from aviso_server.commands.serve import serve
-from aviso_server.commands.version import version
+from aviso_server.commands.sqlite_log import backup, log, restore
+from aviso_server.commands.subscription import subscription
 
 __all__ = ["main"]
 
@@ -29,14 +26,21 @@ def main() -> None:
       aviso-server serve --config examples/config.yaml
       aviso-server check examples/config.yaml
       aviso-server schema
+      aviso-server publish mars class=od step=6
+      aviso-server watch mars class=od
       aviso-server replay mars class=od
       aviso-server explain mars class=od
+      aviso-server subscription create queue mars class=od
       aviso-server backup copy.sqlite
+      aviso-server log repair
 
     \b
     Exit codes: 0 done, 1 a problem was found or the command failed, 2 wrong usage.
     """
 
 
-for command in (serve, check, schema, replay, explain, health, backup, restore, pipeline, version, show_help):
+for command in (
+    *(serve, check, schema, publish, watch, replay, explain, subscription, health),
+    *(backup, restore, log, pipeline, version, show_help),
+):
     main.add_command(command)

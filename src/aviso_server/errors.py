@@ -2,31 +2,37 @@
 
     AvisoError
     ├── ConfigError              the configuration cannot be used; carries every problem found
-    ├── RequestError             a request that must be refused; carries field, message and details
+    ├── RequestError             a request that is refused; carries field, message and details
     │   ├── MalformedRequest     the body is not a request: bad JSON, unknown member, wrong shape
-    │   ├── UnknownEventType     strict mode and nobody configured this event type
+    │   ├── UnknownEventType     strict mode, and the event type is not configured
     │   ├── InvalidRequest       well-formed, but a field, a start point or an area is not acceptable
-    │   │   └── PolygonTooLarge  it has more vertices than the limit allows
+    │   │   └── PolygonTooLarge  a polygon has more vertices than the limit
     │   └── KeyRefused           nothing can be stored under this idempotency key
-    │       ├── KeyReused        it stands for another notification already
-    │       └── KeyInDoubt       nobody can tell any more whether its notification was stored
+    │       ├── KeyReused        the key was used for another notification
+    │       └── KeyInDoubt       it is unknown whether its notification was stored
     ├── PipelineError            Spark cannot read from or write to a server; says which option, row or request
     │   └── Refused              the server did not accept a request; carries its status and code
-    └── LogError                 the place where notifications live cannot do what was asked
+    └── LogError                 the log cannot do what was asked
+        ├── StreamUnusable       a stream is not kept as configured
         ├── LogUnavailable       it may work again later (disk full, broker away)
+        │   └── HistoryGone      retention was faster than a reader
         ├── LogInUse             another process owns it
-        └── LogDamaged           it is not ours or it is broken; nothing was changed
+        └── LogDamaged           its files are damaged or not ours; nothing was changed
 
-All of them pickle, so they travel from Spark workers and processes unharmed.
+All of them pickle, so they survive the way from Spark workers and other processes. The root, PipelineError and Refused
+come from pyspark-aviso, which raises them without the server.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
+
+from pyspark_aviso.errors import AvisoError, PipelineError, Refused
 
 __all__ = [
     "AvisoError",
     "ConfigError",
+    "HistoryGone",
     "InvalidRequest",
     "KeyInDoubt",
     "KeyRefused",
@@ -41,46 +47,27 @@ __all__ = [
     "Problem",
     "Refused",
     "RequestError",
+    "StreamUnusable",
     "UnknownEventType",
 ]
 
 
-class AvisoError(Exception):
-    """Something aviso-server refuses or cannot do."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
-
-def _rebuild(kind: type[AvisoError], args: tuple[Any, ...], state: dict[str, Any]) -> AvisoError:
-    error = kind.__new__(kind)
-    error.args = args
-    error.__dict__.update(state)
-    return error
-
-
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """One thing wrong with a configuration: where it stands, what is wrong, what would be right."""
 
-    __slots__ = ("accepted", "key", "message", "source")
-
-    def __init__(self, key: str, message: str, accepted: str = "", source: str = "") -> None:
-        self.key = key
-        self.message = message
-        self.accepted = accepted
-        self.source = source
+    key: str
+    message: str
+    accepted: str = ""
+    source: str = ""
 
     def __str__(self) -> str:
         where = f"{self.source}: " if self.source else ""
         accepted = f" (accepted: {self.accepted})" if self.accepted else ""
         return f"{where}{self.key}: {self.message}{accepted}"
 
-    def __repr__(self) -> str:
-        return f"Problem({str(self)!r})"
-
 
 class ConfigError(AvisoError):
-    """The configuration cannot be used; `problems` lists all that was found."""
+    """The configuration cannot be used; `problems` lists everything wrong with it."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -88,7 +75,7 @@ class ConfigError(AvisoError):
 
 
 class RequestError(AvisoError):
-    """A request that must be refused; `message` is the outermost reason, `details` the innermost."""
+    """A request that is refused; `message` is the outermost reason, `details` the innermost."""
 
     def __init__(self, message: str, details: str | None = None, field: str | None = None) -> None:
         super().__init__(message)
@@ -106,7 +93,7 @@ class MalformedRequest(RequestError):
 
 
 class UnknownEventType(RequestError):
-    """Nobody configured this event type and the server is strict about it."""
+    """The event type is not configured and the server is strict."""
 
     def __init__(self, event_type: str, configured: list[str]) -> None:
         names = ", ".join(configured) or "none"
@@ -133,13 +120,13 @@ class KeyRefused(RequestError):
 
 
 class KeyReused(KeyRefused):
-    """The idempotency key stands for another notification already."""
+    """The idempotency key was used for another notification."""
 
     reason = "The idempotency key was used for other content before; use a new key for every new notification"
 
 
 class KeyInDoubt(KeyRefused):
-    """The first publish under the idempotency key was interrupted, and nobody can tell any more what came of it."""
+    """The first publish under the idempotency key was interrupted, and its outcome is unknown."""
 
     reason = (
         "An earlier publish under this idempotency key was interrupted, and what it may have stored is gone by now; "
@@ -147,25 +134,20 @@ class KeyInDoubt(KeyRefused):
     )
 
 
-class PipelineError(AvisoError):
-    """Spark cannot read from or write to a server."""
-
-
-class Refused(PipelineError):
-    """The server did not accept a request; `status` and `code` are its own."""
-
-    def __init__(self, message: str, status: int, code: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-
-
 class LogError(AvisoError):
     """The log cannot do what was asked."""
 
 
+class StreamUnusable(LogError):
+    """A stream is not kept as configured, so that it can be neither read nor written."""
+
+
 class LogUnavailable(LogError):
     """The log cannot do it now, but may later: disk full, broker away."""
+
+
+class HistoryGone(LogUnavailable):
+    """Retention has removed what a reader was about to read."""
 
 
 class LogInUse(LogError):
@@ -173,4 +155,4 @@ class LogInUse(LogError):
 
 
 class LogDamaged(LogError):
-    """The files are not ours or are broken; nothing was changed."""
+    """The files are damaged or not ours; nothing was changed."""

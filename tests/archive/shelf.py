@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from aviso_server.delivery.archive import NOTHING, Coverage
+from aviso_server.delivery.client_writer import ClientWriter
 from aviso_server.delivery.hub import Hub, Pace
-from aviso_server.delivery.outlet import Outlet
 from aviso_server.delivery.replay import Replay
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Log, StoragePolicy
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.filter import Filter
+from aviso_server.model.histogram import Tally
 from aviso_server.model.notification import Notification
-from aviso_server.model.span import Span
-from aviso_server.model.tally import Tally
+from aviso_server.model.times import Span
+from aviso_server.store import NOTHING, Coverage, Store, Version
 from tests.delivery.scene import TIDE, Reader, settled
 
 __all__ = ["Shelf", "archived_hub", "replayed", "shelf_log", "trimmed_to"]
@@ -54,10 +54,15 @@ class Shelf:
     async def coverage(self, stream: str, through: int = 0) -> Coverage:
         return Coverage(1, self.reach[stream]) if self.reach.get(stream) else NOTHING
 
+    async def version_at(self, stream: str, time: int) -> Version:
+        return Version(0, self.reach[stream])
+
     async def streams(self) -> Sequence[str]:
         return sorted(self.reach)
 
-    async def read(self, wanted: Filter, start: int, end: int) -> AsyncGenerator[Sequence[Notification], None]:
+    async def read(
+        self, wanted: Filter, start: int, end: int, version: Version | None = None
+    ) -> AsyncGenerator[Sequence[Notification], None]:
         self.reads.append((start, end))
         self.open_reads += 1
         try:
@@ -79,7 +84,7 @@ class Shelf:
     def reachable(self) -> bool:
         return not self.down
 
-    async def count(self, wanted: Filter, start: int, end: int, unit: int) -> Tally:
+    async def count(self, wanted: Filter, start: int, end: int, unit: int, version: Version | None = None) -> Tally:
         self.counts.append((start, end))
         self._check()
         tally = Tally(unit)
@@ -87,13 +92,13 @@ class Shelf:
         tally.add([each for each in held if wanted.matches(each)])
         return tally
 
-    async def first_since(self, stream: str, time: int) -> int:
+    async def first_since(self, stream: str, time: int, version: Version | None = None) -> int:
         self._check()
         held = self.held.get(stream, [])
         place = bisect_left(held, time, key=lambda each: each.time)
         return held[place].sequence if place < len(held) else self.reach[stream] + 1
 
-    async def last_until(self, stream: str, time: int) -> int:
+    async def last_until(self, stream: str, time: int, version: Version | None = None) -> int:
         self._check()
         held = self.held.get(stream, [])
         place = bisect_right(held, time, key=lambda each: each.time)
@@ -136,7 +141,7 @@ def shelf_log(shelf: Shelf, directory: Path, clock: Any = None, **policy: Any) -
 async def archived_hub(log: Log, shelf: Shelf, **pace: Any) -> AsyncIterator[Hub]:
     """A hub on a log with an archive behind it, all running inside the block."""
     await log.open()
-    hub = Hub(log, "http://localhost", Pace(**pace), archive=shelf)
+    hub = Hub(Store(log, shelf), "http://localhost", Pace(**pace))
     hub.start()
     try:
         yield hub
@@ -158,14 +163,14 @@ async def replayed(hub: Hub, span: Span, reader: Reader | None = None, cap: int 
 async def begin_replay(hub: Hub, span: Span, reader: Reader, cap: int | None = None, **wanted: Any) -> Replay:
     """A replay that has begun."""
     filter_ = TIDE.compile(wanted, "replay")
-    end = await hub.history.end_of(filter_.stream, span, (await hub.log.state(filter_.stream)).last)
-    replay = hub.replay(filter_, Outlet(reader.send, reader.hang_up), "the-request")
+    end = await hub.store.end_of(filter_.stream, span, (await hub.store.log.state(filter_.stream)).last)
+    replay = hub.replay(filter_, ClientWriter(reader.send, reader.hang_up), "the-request")
     replay.begin(span, end, cap)
     return replay
 
 
 async def trimmed_to(log: Log, trimmed: int) -> None:
     """Wait until retention has done its work."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await log.state("tides")).trimmed < trimmed:
             await asyncio.sleep(0.02)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from aviso_server.delivery.counting import Counted, count
 from aviso_server.delivery.hub import Hub
 from aviso_server.errors import LogUnavailable
+from aviso_server.http.routes.explanation import Counted, count
 from aviso_server.log.sqlite.writer import TRIM_SECONDS
-from aviso_server.model.span import Span
+from aviso_server.model.times import Span
 from tests.archive.shelf import Shelf, archived_hub, replayed, shelf_log, trimmed_to
-from tests.delivery.scene import TIDE, hub_on, publish, roomy
+from tests.delivery.scene import TIDE, hub_on, publish, roomy, settled
 
 pytestmark = pytest.mark.usefixtures("quick_retention")
 
@@ -40,7 +40,7 @@ class Minutes:
 
 
 async def counted(hub: Hub, since: int = 0, **wanted: Any) -> Counted:
-    return await count(hub, TIDE.compile(wanted, "watch"), since, HOUR)
+    return await count(hub.store, TIDE.compile(wanted, "watch"), since, HOUR)
 
 
 @pytest.mark.parametrize("archived", [0, 1, 55, 99, 100])
@@ -51,12 +51,14 @@ def test_a_count_is_what_a_replay_brings(tmp_path: Path, archived: int, seed: in
     async def run() -> None:
         chance, shelf = random.Random(seed), Shelf()
         async with archived_hub(shelf_log(shelf, tmp_path, Minutes(), max_messages=30), shelf) as hub:
-            times = [(await publish(hub.log, port=chance.choice("ab"), level=each))[0].time for each in range(100)]
+            times = [
+                (await publish(hub.store.log, port=chance.choice("ab"), level=each))[0].time for each in range(100)
+            ]
             if archived:
-                await shelf.take(hub.log, archived)
-                await trimmed_to(hub.log, min(archived, 70))
+                await shelf.take(hub.store.log, archived)
+                await trimmed_to(hub.store.log, min(archived, 70))
             for sequence in chance.sample(range(1, 101), 15):
-                assert await hub.history.delete("tides", sequence)
+                assert await hub.store.delete("tides", sequence)
             for since in (0, *chance.sample(times, 4), times[-1] + 1):
                 for wanted in ({}, {"port": "a"}, {"level": {"gte": chance.randrange(100)}}):
                     reader = await replayed(hub, Span(from_time=since), **wanted)
@@ -76,12 +78,12 @@ def test_what_is_archived_is_counted_there_and_the_rest_in_the_log(tmp_path: Pat
     async def run() -> None:
         shelf = Shelf()
         async with archived_hub(shelf_log(shelf, tmp_path), shelf) as hub:
-            await publish(hub.log, 50)
+            await publish(hub.store.log, 50)
             assert (await counted(hub)).sources == ["log"]
-            await shelf.take(hub.log)
+            await shelf.take(hub.store.log)
             found = await counted(hub)
             assert (found.tally.total, found.sources, shelf.counts) == (50, ["archive"], [(1, 50)])
-            await publish(hub.log, 5)
+            await publish(hub.store.log, 5)
             found = await counted(hub)
             assert (found.tally.total, found.sources, found.first, found.last) == (55, ["archive", "log"], 1, 55)
             assert shelf.reads == [], "rows stay where they are"
@@ -93,15 +95,15 @@ def test_a_whole_log_stands_in_for_an_archive_that_is_away(tmp_path: Path) -> No
     async def run() -> None:
         shelf = Shelf()
         async with archived_hub(shelf_log(shelf, tmp_path, max_messages=20), shelf) as hub:
-            await publish(hub.log, 10)
-            await shelf.take(hub.log)
+            await publish(hub.store.log, 10)
+            await shelf.take(hub.store.log)
             shelf.down = True
             found = await counted(hub)
             assert (found.tally.total, found.sources, shelf.counts) == (10, ["log"], [])
             shelf.down = False
-            await publish(hub.log, 40)
-            await shelf.take(hub.log)
-            await trimmed_to(hub.log, 30)
+            await publish(hub.store.log, 40)
+            await shelf.take(hub.store.log)
+            await trimmed_to(hub.store.log, 30)
             shelf.down = True
             with pytest.raises(LogUnavailable, match="on strike"):
                 await counted(hub)
@@ -113,7 +115,7 @@ def test_without_an_archive() -> None:
     async def run() -> None:
         async with hub_on(roomy()) as hub:
             assert (await counted(hub)).tally.total == 0
-            await publish(hub.log, 2500)
+            await publish(hub.store.log, 2500)
             found = await counted(hub)
             assert (found.tally.total, found.sources) == (2500, ["log"])
 
@@ -123,12 +125,14 @@ def test_without_an_archive() -> None:
 def test_a_count_that_is_cancelled_lets_go(tmp_path: Path) -> None:
     async def run() -> None:
         shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path), shelf, batch_size=10, batch_delay=10.0) as hub:
-            await publish(hub.log, 100)
+        async with archived_hub(shelf_log(shelf, tmp_path), shelf) as hub:
+            await publish(hub.store.log, 20_000)
+            before = asyncio.all_tasks()
             counting = asyncio.create_task(counted(hub))
-            await asyncio.sleep(0.1)
+            await settled(lambda: len(asyncio.all_tasks()) > len(before) + 1)  # it reads
             counting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await counting
+            await settled(lambda: asyncio.all_tasks() == before)
 
     asyncio.run(run())

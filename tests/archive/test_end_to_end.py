@@ -12,8 +12,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -23,8 +25,6 @@ from tests.harness.broker import ask, single
 from tests.harness.client import JSON, Response, body
 from tests.harness.metrics import scrape, with_metrics
 from tests.harness.tokens import SECRET, bearer, token
-
-pytestmark = pytest.mark.timeout(300)  # several tests share the machine, and Spark takes its time to start
 
 SPARK = 150.0  # seconds
 LENIENT = (*JSON, ("Prefer", "handling=lenient"))
@@ -52,6 +52,7 @@ CONFIG: dict[str, Any] = {
     "notification_schema": {
         "tide": event_type("tides", 100),
         "wind": event_type("winds", 10),
+        "gust": event_type("gusts", 10),
         "secret": event_type("secrets", 10, auth={"required": True, "read_roles": {"localrealm": ["reader"]}}),
         "area": {
             "topic": {"base": "areas", "key_order": ["port"]},
@@ -85,7 +86,10 @@ class Archived:
         assert answer.status == 200
         assert answer.json()["status"] == "ready"
         assert answer.json()["backend_connected"] is True
-        archive: dict[str, Any] = answer.json()["archive"]
+        headers = bearer(token("admin-user"))  # /ready itself says nothing of what not everybody may read
+        overview = self.server.client.request("GET", "/api/v1/admin/overview", headers=headers)
+        assert overview.status == 200
+        archive: dict[str, Any] = overview.json()["archive"]
         return archive
 
     def state(self, stream: str) -> dict[str, Any]:
@@ -294,6 +298,44 @@ def test_deletes(archived: Archived) -> None:
     assert archived.sequences("wind", from_id="1") == [*kept, *range(52, 72)]
 
 
+def test_what_was_known_at_a_time(archived: Archived) -> None:
+    """Time travel: what was deleted since is there, and what came later is not."""
+    archived.publish("gust", 50)
+    archived.settled("gusts", 40)
+    time.sleep(0.01)  # commits are known to the millisecond
+    moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    assert archived.delete("gusts", 5) == 200
+    archived.publish("gust", 20)
+    archived.settled("gusts", 60)
+    now = [each for each in range(1, 71) if each != 5]
+    assert archived.sequences("gust") == now
+
+    def ask(path: str, as_of: str, **more: Any) -> Response:
+        content = json.dumps(body("gust", {"port": "*", "level": {"gte": 0}}, **more)).encode()
+        headers = (*JSON, ("Accept", "application/x-ndjson"))
+        return archived.server.client.request("POST", f"/api/v1/{path}?as_of={quote(as_of)}", content, headers)
+
+    def known(as_of: str, **span: str) -> list[int]:
+        *lines, last = map(json.loads, ask("replay", as_of, **(span or {"from_id": "1"})).body.splitlines())
+        assert last["type"] == "replay_completed"
+        return [line["sequence"] for line in lines]
+
+    assert known(moment) == list(range(1, 51))
+    assert known(moment, from_id="3", to_id="7") == [3, 4, 5, 6, 7]
+    assert known(moment, from_date="2000-01-01T00:00:00Z", to_date="2000-01-02T00:00:00Z") == []
+    assert set(known(datetime.now(UTC).isoformat().replace("+00:00", "Z"))) <= set(now)
+
+    then = ask("explain", moment, days=1, notification_id="gust@5").json()
+    assert (then["matches"]["count"], then["matches"]["source"]) == (50, ["archive"])
+    assert then["notification"]["found"] is True
+    assert ask("explain", moment, days=0, notification_id="gust@51").json()["notification"]["found"] is False
+
+    before = ask("replay", "2000-01-01T00:00:00Z", from_id="1")
+    assert (before.status, before.json()["code"]) == (400, "INVALID_REPLAY_REQUEST")
+    assert "the oldest version of its table that is kept is of 20" in before.json()["message"]
+    assert ask("explain", "2000-01-01T00:00:00Z").status == 400
+
+
 def test_an_explanation_counts_what_a_replay_brings(archived: Archived) -> None:
     """In the archive and the log, each notification once, without what was deleted just now."""
     admin = (*JSON, *bearer(token("admin-user")))
@@ -389,6 +431,7 @@ def test_it_stops_with_the_server(archived: Archived) -> None:
     until(lambda: processes(directory) == [], lambda: str(processes(directory)), 5)
 
 
+@pytest.mark.long  # a second server with a Spark of its own
 def test_on_a_broker(tmp_path: Path) -> None:
     """The broker removes nothing by itself; the server lets go of what is archived, and history comes from there."""
     with single(tmp_path / "broker") as broker:

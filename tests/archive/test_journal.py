@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aviso_server.archive.journal import Journal, Removal
+from aviso_server.archive.journal import Journal
 from aviso_server.errors import LogUnavailable
+from aviso_server.lake.removal_journal import Removal
 from aviso_server.model.notification import Notification
 
 FIVE = Removal("delete", "tides", 5)

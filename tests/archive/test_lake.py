@@ -1,9 +1,8 @@
-"""The server's end of the bridge, against the real other end: reading, waiting, leaving, and deleting for good."""
+"""The server's end of Arrow Flight, against the real other end: reading, waiting, leaving, and deleting for good."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,14 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aviso_server.archive.journal import Journal, Removal
-from aviso_server.archive.known import Known
-from aviso_server.archive.lake import Lake
+from aviso_server.archive.journal import Journal
+from aviso_server.archive.lake import Known, Lake
 from aviso_server.archive.supervisor import Supervisor
-from aviso_server.delivery.archive import Coverage
-from aviso_server.errors import LogUnavailable, PipelineError
-from aviso_server.pipeline.bridge.server import REPLAY_SCHEMA, Bridge
+from aviso_server.errors import InvalidRequest, LogUnavailable, PipelineError
+from aviso_server.lake.removal_journal import Removal
+from aviso_server.lake.remove import Removed
+from aviso_server.model.filter import Filter
+from aviso_server.model.histogram import Tally
+from aviso_server.spark.archiver import ArchiveStatus
+from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, FlightServer
+from aviso_server.store import Coverage, Version
 from tests.delivery.scene import TIDE
+from tests.lake.scene import write
 
 WANTED = TIDE.compile({}, "replay")
 
@@ -39,6 +43,8 @@ class Rows:
         self.refuses: str | None = None
         self.takes_removals = True
         self.pause = 0.0
+        self.gapless = 0  # as far as everything
+        self.versions: list[int] = []  # that were asked for
 
     def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
         if operation != "status":
@@ -46,39 +52,75 @@ class Rows:
         if self.refuses is not None and operation != "status":
             raise PipelineError(self.refuses)
         if operation == "status":
-            streams = {"tides": {"first": 1, "last": self.last, "files": 3, "bytes": 99, "last_error": None}}
+            facts = {"first": 1, "last": self.last, "gapless": self.gapless or self.last, "files": 3, "bytes": 99}
+            streams = {"tides": {**facts, "last_error": None}}
             return {"streams": streams if self.last else {}, "job": {"state": self.state, "last_error": None}}
         if operation in ("delete", "wipe") and not self.takes_removals:
             raise PipelineError("the disk is full")
         if operation == "delete":
-            return {"deleted": request["sequence"] <= self.last}
+            early = [each for each in request["sequences"] if each > self.last]
+            return {"deleted": [each for each in request["sequences"] if each not in early], "early": early}
+        if operation == "wipe":
+            return {"early": request["stream"] == "tides" and request["through"] > self.last}
+        if operation == "version_at":
+            return {"gone": "too long ago"} if request["time"] < 10 else {"version": 3, "last": 500}
         return {"sequence": 7} if operation in ("first_since", "last_until") else {}
 
-    def replay(self, request: dict[str, Any], cancelled: threading.Event) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, wanted: Filter, start: int, end: int, cancelled: Cancelled, version: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         if self.refuses is not None:
             raise PipelineError(self.refuses)
-        self.asked.append(("replay", {"start": request["start"], "end": request["end"]}))
-        return self._rows(request["start"], min(request["end"], self.last), cancelled)
+        assert wanted == WANTED
+        self.asked.append(("replay", {"start": start, "end": end}))
+        self.versions += [] if version is None else [version]
+        return self._rows(start, min(end, self.last), cancelled)
 
-    def count(self, request: dict[str, Any], cancelled: threading.Event) -> dict[str, Any]:
+    def count(
+        self,
+        wanted: Filter,
+        start: int,
+        end: int,
+        unit: int,
+        hidden: Removed,
+        cancelled: Cancelled,
+        version: int | None = None,
+    ) -> Tally:
         if self.refuses is not None:
             raise PipelineError(self.refuses)
-        names = ("start", "end", "unit", "wiped_through", "deleted")
-        self.asked.append(("count", {name: request[name] for name in names}))
+        assert wanted == WANTED
+        members = {"wiped_through": hidden.wiped_through, "deleted": list(hidden.deleted)}
+        self.asked.append(("count", {"start": start, "end": end, "unit": unit, **members}))
         self.open += 1
         try:
-            if cancelled.wait(self.pause):
-                self.cancelled += 1
+            deadline = time.monotonic() + self.pause
+            while time.monotonic() < deadline and not cancelled():
+                time.sleep(0.01)
+            self.cancelled += cancelled()
         finally:
             self.open -= 1
-        return {"times": [[3, request["end"] - request["start"] + 1]], "cells": [[59, 10, 2]]}
+        tally = Tally(unit)
+        tally.times[3], tally.cells[59, 10] = end - start + 1, 2
+        return tally
 
-    def _rows(self, start: int, end: int, cancelled: threading.Event) -> Iterator[pa.RecordBatch]:
+    def first_since(self, stream: str, time_ns: int, version: int | None = None) -> int:
+        return 7
+
+    def last_until(self, stream: str, time_ns: int, version: int | None = None) -> int:
+        return 7
+
+    def warm_up(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _rows(self, start: int, end: int, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
         self.open += 1
         try:
             while start <= end:
                 time.sleep(self.pause)
-                if cancelled.is_set():
+                if cancelled():
                     self.cancelled += 1
                     return
                 if self.fail_at is not None and start >= self.fail_at:
@@ -97,14 +139,24 @@ class Rows:
             self.open -= 1
 
 
+class RowsServer(FlightServer):
+    """The real server, with answers from memory."""
+
+    def __init__(self, token: str, rows: Rows) -> None:
+        super().__init__(token, ArchiveStatus(""), lambda: rows)
+        self._rows_behind = rows
+
+    def _answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        return self._rows_behind.answer(operation, request)
+
+
 @asynccontextmanager
 async def lake_on(rows: Rows, directory: Path, max_replays: int = 4, path: str | None = None) -> AsyncIterator[Lake]:
-    """A lake whose pipeline process is a bridge in this one."""
-    ready = directory / "bridge.json"
+    """A lake whose pipeline process answers from this one."""
+    ready = directory / "flight.json"
     supervisor = Supervisor(["-c", ""], ready, {})
-    bridge = Bridge(supervisor.token, rows, 64)
-    bridge.start()
-    program = f"import os, sys; open('{ready}.new', 'w').write('{{\"port\": {bridge.port}}}')\n"
+    server = RowsServer(supervisor.token, rows)
+    program = f"import os, sys; open('{ready}.new', 'w').write('{{\"port\": {server.port}}}')\n"
     program += f"os.replace('{ready}.new', '{ready}'); sys.stdin.read()"
     supervisor.command = ["-c", program]
     known = Known(path or str(directory / "archive"), directory / "archived.json")
@@ -117,7 +169,7 @@ async def lake_on(rows: Rows, directory: Path, max_replays: int = 4, path: str |
         yield lake
     finally:
         await lake.close()
-        bridge.close()
+        server.shutdown()
 
 
 async def until(condition: Any, seconds: float = 10.0) -> None:
@@ -212,7 +264,7 @@ def test_a_process_that_is_starting_says_nothing_of_the_files(tmp_path: Path) ->
             await asyncio.sleep(0.2)
             assert not waiting.done(), "nobody knows yet"
             rows.last, rows.state = 50, "running"
-            assert await asyncio.wait_for(waiting, 10) == Coverage(1, 50)
+            assert await asyncio.wait_for(waiting, 60) == Coverage(1, 50)
         # the next start knows what there was
         rows.state = "starting"
         async with lake_on(rows, tmp_path, path="s3a://bucket/archive") as lake:
@@ -248,6 +300,11 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
                 await sequences(lake)
             with pytest.raises(LogUnavailable, match="a file is missing"):
                 await lake.first_since("tides", 1)
+            shown = (await lake.describe())["streams"]["tides"]["last_error"]
+            assert shown == "a file is missing", "until somebody has read all of it"
+            rows.refuses = None
+            await sequences(lake)
+            assert (await lake.describe())["streams"]["tides"]["last_error"] is None
             lake.supervisor.state, lake.supervisor.reason = "unavailable", "Spark needs Java 17 or newer"
             with pytest.raises(LogUnavailable, match="Java 17"):
                 await sequences(lake)
@@ -278,7 +335,7 @@ def test_whoever_leaves_ends_the_work(tmp_path: Path) -> None:
 
 def test_a_reader_who_takes_nothing_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not fill the memory either: what it does not take stays with the process."""
-    monkeypatch.setattr("aviso_server.archive.slots._IDLE", 0.2)
+    monkeypatch.setattr("aviso_server.archive.flight_client._IDLE", 0.2)
 
     async def run() -> None:
         rows = Rows(last=100_000, run=1000)
@@ -288,7 +345,7 @@ def test_a_reader_who_takes_nothing_holds_up_nobody(tmp_path: Path, monkeypatch:
             found = list(await anext(lazy))
             await asyncio.sleep(0.3)
             assert rows.open == 1, "nobody else wants to read, so it keeps its place"
-            assert await asyncio.wait_for(sequences(lake, 1, 500), 10) == list(range(1, 501))
+            assert await asyncio.wait_for(sequences(lake, 1, 500), 60) == list(range(1, 501))
             async for run in lazy:
                 found += run
             assert [each.sequence for each in found] == list(range(1, 100_001)), "it goes on where it was"
@@ -303,20 +360,48 @@ def test_deletes(tmp_path: Path) -> None:
             async with lake.deleting("tides", 5) as deletion:
                 assert lake.journal.pending == [Removal("delete", "tides", 5)], "noted before anything happens"
                 assert await deletion.archived()
-            async with lake.deleting("tides", 1001) as deletion:
-                assert not await deletion.archived()
             async with lake.deleting("tides", 6):
                 pass  # the log had it
             async with lake.wiping("winds", 77):
                 pass
             await until(lambda: not lake.journal.pending)
             told = [(name, *members.values()) for name, members in rows.asked]
-            assert sorted(told) == [
-                ("delete", "tides", 5),
-                ("delete", "tides", 6),
-                ("delete", "tides", 1001),
-                ("wipe", "winds", 77),
-            ]
+            assert sorted(told) == [("delete", "tides", [5]), ("delete", "tides", [6]), ("wipe", "winds", 77)]
+
+    asyncio.run(run())
+
+
+def test_what_is_deleted_before_it_is_archived_is_asked_for_again_when_it_is(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=1000)
+        async with lake_on(rows, tmp_path) as lake:
+            async with lake.deleting("tides", 1001) as deletion:
+                assert not await deletion.archived()
+            async with lake.wiping("tides", 1005):
+                pass
+            await until(lambda: len(rows.asked) >= 2)
+            await lake.coverage("tides", 1001)
+            assert len(lake.journal.pending) == 2, "they are kept, over restarts too"
+            assert len(rows.asked) <= 3, "once is enough until there is news"
+            rows.last = 1010
+            await until(lambda: not lake.journal.pending)
+            assert rows.asked[-1][0] in ("delete", "wipe")
+
+    asyncio.run(run())
+
+
+def test_the_log_may_let_go_of_the_gapless_part_only(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=1000)
+        rows.gapless = 400
+        async with lake_on(rows, tmp_path) as lake:
+            await until(lambda: lake.watermark("tides") > 0)
+            assert lake.watermark("tides") == 400
+            assert await lake.coverage("tides") == Coverage(1, 1000), "what is missing is asked for, and refused"
+        rows.last, rows.gapless = 600, 0
+        async with lake_on(rows, tmp_path) as again:  # commits were lost while nobody looked
+            await until(lambda: again.watermark("tides") == 600)
+            assert await again.coverage("tides", 1000) == Coverage(1, 1000)
 
     asyncio.run(run())
 
@@ -358,8 +443,8 @@ def test_deletes_that_the_archive_does_not_take(tmp_path: Path) -> None:
         async with lake_on(rows, tmp_path) as again:
             await until(lambda: not again.journal.pending)
             assert rows.asked == [
-                ("delete", {"stream": "tides", "sequence": 5}),
-                ("delete", {"stream": "winds", "sequence": 5}),
+                ("delete", {"stream": "tides", "sequences": [5]}),
+                ("delete", {"stream": "winds", "sequences": [5]}),
                 ("wipe", {"stream": "tides", "through": 3}),
             ]
 
@@ -382,6 +467,26 @@ def test_what_is_deleted_while_somebody_reads_is_left_out(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
+def test_what_was_known_at_a_time(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=1000)
+        async with lake_on(rows, tmp_path) as lake:
+            with pytest.raises(InvalidRequest, match="as_of: the archive cannot say what was known then: too long ago"):
+                await lake.version_at("tides", 5)
+            version = await lake.version_at("tides", 50)
+            assert version == Version(3, 500)
+            async with lake.deleting("tides", 7):
+                found = [each.sequence async for run in lake.read(WANTED, 1, 10**9, version) for each in run]
+            assert found == list(range(1, 501)), "up to its end, with what is deleted since"
+            assert rows.versions == [3]
+            assert (await lake.count(WANTED, 1, 500, 60, version)).total == 500
+            members = {"start": 1, "end": 500, "unit": 60, "wiped_through": 0, "deleted": []}
+            assert ("count", members) in rows.asked
+            assert await lake.first_since("tides", 99, version) == 7
+
+    asyncio.run(run())
+
+
 def test_how_it_is_doing(tmp_path: Path) -> None:
     async def run() -> None:
         rows = Rows(last=1000)
@@ -396,7 +501,22 @@ def test_how_it_is_doing(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_files_on_this_machine_are_known_without_spark(tmp_path: Path) -> None:
+def test_tables_on_this_machine_are_known_without_spark(tmp_path: Path) -> None:
+    async def run() -> None:
+        write(tmp_path / "archive", 1, 90)
+        write(tmp_path / "archive", 91, 120)
+        known = Known(str(tmp_path / "archive"), tmp_path / "archived.json")
+        assert known.of("flood") is None
+        await known.look()
+        assert known.of("flood") == Coverage(1, 120)
+        assert known.of("winds") == Coverage(1, 0)
+
+    asyncio.run(run())
+
+
+def test_an_archive_of_the_previous_format_is_known_too(tmp_path: Path) -> None:
+    """So that no sequence is given out twice."""
+
     async def run() -> None:
         folder = tmp_path / "archive" / "the%20tides"
         folder.mkdir(parents=True)
@@ -407,5 +527,36 @@ def test_files_on_this_machine_are_known_without_spark(tmp_path: Path) -> None:
         await known.look()
         assert known.of("the tides") == Coverage(1, 120)
         assert known.of("winds") == Coverage(1, 0)
+
+    asyncio.run(run())
+
+
+class NoLease:
+    """A lease that another server has."""
+
+    def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+def test_what_another_server_has_archived_meanwhile_is_asked_for_before_the_answer(tmp_path: Path) -> None:
+    """This server knows of 100, and while its process starts the log says that 990 are gone from it."""
+
+    async def run() -> None:
+        rows = Rows(last=100)
+        async with lake_on(rows, tmp_path, path="s3://somewhere/archive") as lake:
+            assert await lake.coverage("tides", 100) == Coverage(1, 100)
+        rows = Rows(last=1000)
+        rows.state = "starting"
+        async with lake_on(rows, tmp_path, path="s3://somewhere/archive") as lake:
+            lake.lease = NoLease()
+            asking = asyncio.create_task(lake.coverage("tides", 990))
+            await asyncio.sleep(0.3)
+            assert not asking.done(), "nobody can say yet"
+            rows.state = "standby"
+            async with asyncio.timeout(20):
+                assert await asking == Coverage(1, 1000)
 
     asyncio.run(run())

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from aviso_server.archive.numbering import align
-from aviso_server.delivery.archive import Coverage
+from aviso_server.archive.lake import align
 from aviso_server.errors import LogDamaged
 from aviso_server.log.base import StoragePolicy
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite.log import SqliteLog
+from aviso_server.store import Coverage
 from tests.archive.shelf import Shelf, shelf_log, trimmed_to
 from tests.delivery.scene import publish
 
@@ -135,14 +135,14 @@ def test_an_archive_that_stays_behind_is_said_once(tmp_path: Path, caplog: pytes
         await asyncio.sleep(0.2)
         assert log.held_back == frozenset()
         clock.now += 2 * SECOND
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not log.held_back:
                 await asyncio.sleep(0.02)
         assert log.held_back == {"tides"}
         await asyncio.sleep(0.2)
         await shelf.take(log)
         await trimmed_to(log, 15)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while log.held_back:
                 await asyncio.sleep(0.02)
         await log.close()

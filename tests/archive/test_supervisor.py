@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from aviso_server.archive.supervisor import Supervisor
+from aviso_server.archive.supervisor import Supervisor, end_leftovers
 
 LIVES = """
 import json, os, sys
 json.dump({"port": 1234, "pid": os.getpid()}, open("draft", "w"))
-os.replace("draft", "bridge.json")
+os.replace("draft", "flight.json")
 print("here I am", file=sys.stderr, flush=True)
 sys.stdin.read()
 """
@@ -26,7 +29,7 @@ sys.stdin.read()
 
 def supervisor(directory: Path, program: str, pause: float = 0.05) -> Supervisor:
     program = f"import os; os.chdir({str(directory)!r})\n" + dedent(program)
-    return Supervisor(["-c", program], directory / "bridge.json", {"A_VARIABLE": "handed on"}, pause)
+    return Supervisor(["-c", program], directory / "flight.json", {"A_VARIABLE": "handed on"}, pause)
 
 
 async def until(condition, seconds: float = 10.0) -> None:
@@ -138,7 +141,7 @@ def test_one_that_cannot_run_here_is_left_alone(tmp_path: Path, caplog: pytest.L
 def test_it_knows_its_secrets_and_has_a_session_of_its_own(tmp_path: Path) -> None:
     program = """
     import os
-    open("facts", "w").write("\\n".join([os.environ["AVISO_BRIDGE_TOKEN"], os.environ["A_VARIABLE"], str(os.getsid(0) == os.getpid())]))
+    open("facts", "w").write("\\n".join([os.environ["AVISO_FLIGHT_TOKEN"], os.environ["A_VARIABLE"], str(os.getsid(0) == os.getpid())]))
     """  # noqa: E501  # one line of a program
 
     async def run() -> None:
@@ -151,33 +154,114 @@ def test_it_knows_its_secrets_and_has_a_session_of_its_own(tmp_path: Path) -> No
     asyncio.run(run())
 
 
-def test_no_orphan_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
-    owner = f"""
-import asyncio
-from pathlib import Path
-from tests.archive.test_supervisor import LIVES, supervisor, until
+STUBBORN = """
+import json, os, signal, subprocess, sys
+deaf = "import os, signal, time; os.setsid(); open('deaf', 'w').write(str(os.getpid())); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", deaf])
+json.dump({"port": 1234, "pid": os.getpid()}, open("draft", "w"))
+os.replace("draft", "flight.json")
+sys.stdin.read()
+"""
+"""A pipeline with a child that hears neither the end of its input nor a signal to its group."""
 
-async def run():
-    child = supervisor(Path({str(tmp_path)!r}), LIVES)
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from tests.archive import test_supervisor
+from tests.archive.test_supervisor import supervisor, until
+
+async def run(directory, program):
+    child = supervisor(directory, getattr(test_supervisor, program))
     child.start()
     await until(lambda: child.address is not None)
-    Path({str(tmp_path / "child")!r}).write_text(str(child._process.pid))
+    (directory / "child").write_text(str(child._process.pid))
     await asyncio.sleep(600)
 
-asyncio.run(run())
+asyncio.run(run(Path(sys.argv[1]), sys.argv[2]))
 """
+
+
+@contextmanager
+def owner(directory: Path, program: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own that looks after a program; killed at the end, if it still runs."""
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
-    process = subprocess.Popen([sys.executable, "-c", owner], env=environment)
-    deadline = time.monotonic() + 15
+    process = subprocess.Popen([sys.executable, "-c", OWNER, str(directory), program], env=environment)
     try:
-        while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        yield process
     finally:
         process.kill()
         process.wait()
-    pid = int((tmp_path / "child").read_text())
-    while alive(pid):
-        assert time.monotonic() < deadline + 5, "the child outlives its owner"
+
+
+def number(file: Path) -> int:
+    """The process id in a file, as soon as it is there."""
+    deadline = time.monotonic() + 180
+    while not file.exists() or not file.read_text():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
+    return int(file.read_text())
+
+
+def gone(pid: int) -> None:
+    deadline = time.monotonic() + 60
+    while alive(pid):
+        assert time.monotonic() < deadline, "the child outlives its owner"
+        time.sleep(0.05)
+
+
+def test_no_orphan_is_left_when_the_owner_is_killed(tmp_path: Path) -> None:
+    with owner(tmp_path, "LIVES"):
+        pid = number(tmp_path / "child")
+    gone(pid)
+
+
+def test_what_a_killed_owner_left_behind_ends_with_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with owner(tmp_path, "STUBBORN"):
+        pid, deaf = number(tmp_path / "child"), number(tmp_path / "deaf")
+        os.kill(deaf, signal.SIGSTOP)
+    gone(pid)
+    assert alive(deaf), "nothing tells it to end"
+
+    async def run() -> None:
+        child = supervisor(tmp_path, LIVES)
+        child.start()
+        await until(lambda: child.address is not None)
+        assert not alive(deaf)
+        await child.stop()
+
+    try:
+        with caplog.at_level(logging.WARNING):
+            asyncio.run(run())
+    finally:
+        if alive(deaf):
+            os.kill(deaf, signal.SIGKILL)
+    assert "archive.process.leftover" in {getattr(record, "event", None) for record in caplog.records}
+
+
+def test_a_killed_pipeline_takes_along_what_left_its_process_group(tmp_path: Path) -> None:
+    async def run() -> None:
+        child = supervisor(tmp_path, STUBBORN)
+        child.start()
+        await until(lambda: (tmp_path / "deaf").exists() and (tmp_path / "deaf").read_text())
+        first = number(tmp_path / "deaf")
+        assert child._process is not None
+        os.kill(child._process.pid, signal.SIGKILL)
+        await until(lambda: child.restarts == 1)
+        try:
+            assert not alive(first)
+        finally:
+            await child.stop()
+
+    asyncio.run(run())
+
+
+def test_nobody_ends_the_pipeline_of_another_server(tmp_path: Path) -> None:
+    """Even if both have the same folder, which they should not."""
+    with owner(tmp_path, "LIVES") as process:
+        pid = number(tmp_path / "child")
+        assert end_leftovers(tmp_path / "flight.json") == 0
+        assert alive(pid)
+        assert process.poll() is None

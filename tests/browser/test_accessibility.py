@@ -42,7 +42,7 @@ def fill(visit: Visit, name: str) -> None:
         view.get_by_role("button", name="Why is this here?").first.click()
         expect(view.locator(".clauses").first).to_be_visible()
     if name == "operate":
-        view.get_by_role("button", name="See what it would touch").click()
+        view.get_by_role("button", name="Preview").click()
     if name in ("api", "guide"):
         view.locator(".channel > summary").last.click()
     visit.page.wait_for_timeout(350)  # until the cards have stopped fading in

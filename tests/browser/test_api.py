@@ -36,7 +36,7 @@ def test_guide_has_commands_for_every_event_type(visit: Visit) -> None:
     view.locator(".channel > summary", has_text="storm").click()
     storm = view.locator(".channel[open]")
     expect(storm.locator("table")).to_contain_text("whole number from 1 to 7")
-    expect(storm.get_by_label("Watch from now on")).to_contain_text(f"{visit.server.url}/api/v1/watch")
+    expect(storm.get_by_label("Watch new notifications")).to_contain_text(f"{visit.server.url}/api/v1/watch")
     storm.get_by_role("button", name="Copy").first.click()
     expect(storm.get_by_role("button", name="Copied")).to_be_visible()
     assert "api/v1/notification" in visit.page.evaluate("navigator.clipboard.readText()")

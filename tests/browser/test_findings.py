@@ -8,11 +8,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Locator, expect
 
-from aviso_server.model.lateness.learned import FOLDER, Learned, encode, file_name
-from aviso_server.model.lateness.rhythm import Rhythm
-from aviso_server.model.lateness.watched import DAY
-from aviso_server.model.quarantine import FOLDER as QUARANTINE
-from aviso_server.pipeline.load.quarantine import RefusedRow, write_quarantine
+from aviso_server.model.lateness import DAY, LATENESS_FOLDER, Learned, Rhythm, encode, file_name
+from aviso_server.model.quarantine import QUARANTINE_FOLDER as QUARANTINE
+from aviso_server.spark.load.load_report import RefusedRow, Summary, write_quarantine
 from tests.browser.conftest import Open
 from tests.browser.events import configuration, storm, storms
 from tests.browser.visit import Visit
@@ -49,7 +47,7 @@ def expect_tide(server: Server, port: str, seconds: int) -> int:
     learned = Learned(
         event_type="tide", learned_at=today * DAY + now, until=0, by=("port",), date="date", rhythms=(rhythm,)
     )
-    folder = server.directory / "archive" / FOLDER
+    folder = server.directory / "archive" / LATENESS_FOLDER
     folder.mkdir(parents=True)
     (folder / "draft").write_bytes(encode(learned))
     (folder / "draft").replace(folder / file_name("tide"))
@@ -67,13 +65,13 @@ def put_aside(server: Server) -> None:
         for line, (field, reason) in enumerate(reasons, 1)
     ]
     folder = server.directory / "work" / QUARANTINE
-    write_quarantine(folder / "refused-0123456789abcdef.parquet", "storm", 1_767_323_045 * 10**9, folder, [], [], rows)
+    write_quarantine(folder / "refused-0123456789abcdef.parquet", "storm", 1_767_323_045 * 10**9, [], Summary(), rows)
 
 
 def test_operate_shows_what_is_overdue_and_what_was_refused(visit: Visit, server: Server) -> None:
     view = visit.open("operate")
     lateness, quarantine = (view.get_by_role("region", name=name) for name in ("Lateness", "Quarantine"))
-    expect(lateness).to_contain_text("What is usual is not learned yet.")
+    expect(lateness).to_contain_text("The schedule has not been learned yet.")
     expect(lateness).to_contain_text("Nothing is overdue.")
     expect(quarantine).to_have_count(0)
     put_aside(server)
@@ -87,7 +85,7 @@ def test_operate_shows_what_is_overdue_and_what_was_refused(visit: Visit, server
             "1 × Required field 'region' is missing for notify operation",
         ]
     )
-    expect(lateness).to_contain_text("1 combination expected at some time", timeout=20_000)
+    expect(lateness).to_contain_text("1 combination expected.", timeout=20_000)
     late = lateness.get_by_role("row").filter(has_text="port=oslo")
     expect(late).to_be_visible(timeout=30_000)
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(overdue_at))
@@ -120,7 +118,7 @@ def test_a_filter_is_tried_on_the_past(visit: Visit, page: str) -> None:
     panel = chosen(view)
     # every fourth storm is in the north
     expect(panel.locator(".notice")).to_have_text(
-        f"{STORMS // 4} notifications of the last 7 days would have come.Counted in the log."
+        f"{STORMS // 4} notifications of the last 7 days would have matched.Counted in the log."
     )
     expect(panel.locator(".meaning")).to_contain_text("Notifications of event type 'storm' where region is")
     expect(panel.get_by_role("img", name="Notifications per hour")).to_be_visible()
@@ -137,7 +135,7 @@ def test_a_filter_that_lets_nothing_through(visit: Visit) -> None:
     view = visit.open("live")
     view.get_by_label("run_time").fill("0600")
     panel = chosen(view)
-    expect(panel.locator(".notice")).to_have_text("No notification of the last 7 days would have come.")
+    expect(panel.locator(".notice")).to_have_text("No notification of the last 7 days would have matched.")
     expect(panel.get_by_role("img")).to_have_count(0)
 
 

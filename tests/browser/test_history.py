@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.events import configuration, storms
+from tests.browser.conftest import Open
+from tests.browser.events import configuration, ring, storm, storms
 from tests.browser.visit import Visit
 from tests.harness import Server
+from tests.harness.client import JSON
 
 EARLY, LATE = 30, 20
 
@@ -38,7 +40,7 @@ def replay(view: Locator) -> None:
 
 def test_everything_from_the_beginning_and_where_it_came_from(visit: Visit) -> None:
     view = visit.open("history")
-    expect(view.locator(".cards")).to_contain_text("Choose where to begin")
+    expect(view.locator(".cards")).to_contain_text("Choose where to start")
     replay(view)
     expect(view.locator(".result .notice")).to_have_text("50 notifications. All of it from the log.")
     expect(view.locator(".card")).to_have_count(EARLY + LATE)
@@ -49,7 +51,7 @@ def test_everything_from_the_beginning_and_where_it_came_from(visit: Visit) -> N
 def test_from_a_sequence_with_a_filter(visit: Visit) -> None:
     view = visit.open("history")
     view.locator(".chip", has_text="Sequence").click()
-    view.get_by_label("Begin with sequence").fill("41")
+    view.get_by_label("Start with sequence").fill("41")
     view.locator(".chip", has_text="north").click()
     replay(view)
     # the second lot begins with sequence 31 and goes round the four regions, north first
@@ -59,10 +61,10 @@ def test_from_a_sequence_with_a_filter(visit: Visit) -> None:
 def test_from_a_date_to_a_date(visit: Visit) -> None:
     view = visit.open("history")
     view.locator(".chip", has_text="Date").click()
-    view.get_by_label("Begin: day").fill("2000-01-01")
+    view.get_by_label("Start: day").fill("2000-01-01")
     view.get_by_label("End: day").fill("2001-01-01")
     view.get_by_role("button", name="Replay", exact=True).click()
-    expect(view.locator(".result .notice")).to_contain_text("Nothing was published that matches")
+    expect(view.locator(".result .notice")).to_contain_text("No notification matches")
 
 
 def test_a_part_of_the_time_is_chosen_with_the_pointer(visit: Visit) -> None:
@@ -127,3 +129,27 @@ def test_a_refusal_stands_at_its_field(visit: Visit) -> None:
     view.get_by_label("run_time").fill("later")
     view.get_by_role("button", name="Replay", exact=True).click()
     expect(view.locator(".field.refused")).to_contain_text("later")
+
+
+@pytest.mark.timeout(120)
+def test_a_time_whose_notifications_the_page_has_dropped(visit_to: Open, tmp_path: Path) -> None:
+    with Server(configuration(), tmp_path) as server:
+        server.client.publish("storm", storm(region="west"), {"name": "Anna"})
+        stored = time.time()
+        while time.time() < stored + 1:  # bars are a second wide: the first notification needs one of its own
+            time.sleep(0.05)
+        note = {"event_type": "storm", "identifier": {**storm(), "polygon": ring(0, 0, 1)}, "payload": None}
+        for _ in range(2):
+            server.client.answer("notifications", [note] * 10_000, JSON)
+        view = visit_to(server).open("history")
+        replay(view)
+        slider = view.get_by_label("Last bar of the chosen time")
+        expect(slider).not_to_have_attribute("max", "1")
+        first = view.locator(".histogram svg .bars rect").first
+        box, picture = first.bounding_box(), view.locator(".histogram svg").bounding_box()
+        assert box is not None
+        assert picture is not None
+        view.page.mouse.click(box["x"] + box["width"] / 2, picture["y"] + picture["height"] / 2)
+        expect(view.locator(".cards")).to_contain_text("The page keeps only the newest 20,000 notifications")
+        view.get_by_role("button", name="Replay only this").click()
+        expect(view.locator(".card")).to_contain_text("Anna")

@@ -45,7 +45,7 @@ def test_a_thousand_per_second_leave_the_page_usable(visit: Visit, server: Serve
     for publisher in publishers:
         publisher.start()
     visit.page.wait_for_timeout(1000)
-    search = view.get_by_label("Search in what came")
+    search = view.get_by_label("Search notifications")
     search.fill('"severity":"7"')  # somebody works with it meanwhile
     expect(view.locator(".counts")).to_contain_text("match")
     expect(view.locator(".card", has_not_text="severity 7")).to_have_count(0)

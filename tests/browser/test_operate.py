@@ -41,8 +41,13 @@ def test_streams_watchers_and_errors_are_seen(visit: Visit, server: Server) -> N
         expect(row(view, "storm")).to_contain_text("1 live")
         expect(row(view, "buoys")).to_contain_text("none yet")
         expect(row(view, "buoys")).to_contain_text("everything")
-        errors = view.get_by_role("table", name="Recent warnings and errors")
-        expect(errors).to_contain_text("outside allowed range [1, 7]")
+        refused = view.get_by_text("1 request refused for faults of their own")
+        expect(view.get_by_role("table", name="Recent warnings and errors")).not_to_contain_text(
+            "outside allowed range"
+        )
+        refused.click()
+        refusals = view.get_by_role("table", name="Refused requests")
+        expect(refusals).to_contain_text("outside allowed range [1, 7]")
         expect(view.locator(".tile", has_text="Log")).to_contain_text("sqlite")
         server.client.publish_many("storm", storms(20, seed=2))
         expect(row(view, "storm")).to_contain_text("1 to 32")
@@ -54,9 +59,9 @@ def test_a_stream_is_removed_after_a_dry_run_and_a_typed_word(visit: Visit, serv
     view = visit.open("operate")
     tool = view.locator(".removal")
     tool.get_by_label("Of").select_option("storm")
-    tool.get_by_role("button", name="See what it would touch").click()
+    tool.get_by_role("button", name="Preview").click()
     expect(tool.locator(".notice")).to_contain_text("This would remove 12 notifications of storm, sequences 1 to 12.")
-    remove = tool.get_by_role("button", name="Remove for good")
+    remove = tool.get_by_role("button", name="Remove permanently")
     expect(remove).to_be_disabled()
     assert len(read(server)) == 12, "the dry run changed nothing"
     tool.get_by_label("Type storm to confirm").fill("strom")
@@ -74,15 +79,15 @@ def test_one_notification_is_removed(visit: Visit, server: Server) -> None:
     tool.get_by_label("Of").select_option("storm")
     tool.get_by_label("only one notification").check()
     tool.get_by_label("Sequence").fill("99")
-    tool.get_by_role("button", name="See what it would touch").click()
-    expect(tool.locator(".notice")).to_have_text("storm@99 is not held: nothing would be removed.")
-    expect(tool.get_by_role("button", name="Remove for good")).to_be_hidden()
+    tool.get_by_role("button", name="Preview").click()
+    expect(tool.locator(".notice")).to_have_text("storm@99 does not exist: nothing would be removed.")
+    expect(tool.get_by_role("button", name="Remove permanently")).to_be_hidden()
     tool.get_by_label("Sequence").fill("5")
-    tool.get_by_role("button", name="See what it would touch").click()
+    tool.get_by_role("button", name="Preview").click()
     expect(tool.locator(".notice")).to_contain_text("This would remove 1 notification, storm@5")
     expect(tool.locator(".notice")).to_contain_text('"name":"storm 5"')
     tool.get_by_label("Type storm@5 to confirm").fill("storm@5")
-    tool.get_by_role("button", name="Remove for good").click()
+    tool.get_by_role("button", name="Remove permanently").click()
     expect(tool.locator(".notice")).to_contain_text("deleted")
     assert [note["sequence"] for note in read(server)] == [1, 2, 3, 4, *range(6, 13)]
 
@@ -92,10 +97,10 @@ def test_everything_is_removed(visit: Visit, server: Server) -> None:
     view = visit.open("operate")
     tool = view.locator(".removal")
     tool.get_by_label("Of").select_option("every stream")
-    tool.get_by_role("button", name="See what it would touch").click()
+    tool.get_by_role("button", name="Preview").click()
     expect(tool.locator(".notice")).to_contain_text("This would remove 13 notifications of 3 streams.")
     tool.get_by_label("Type everything to confirm").fill("everything")
-    tool.get_by_role("button", name="Remove for good").click()
+    tool.get_by_role("button", name="Remove permanently").click()
     expect(tool.locator(".notice")).to_contain_text("13 notifications removed")
     assert read(server) == []
 
@@ -104,7 +109,7 @@ def test_pages_without_a_server_side_are_not_there(visit: Visit) -> None:
     view = visit.open("operate")
     expect(row(view, "storm")).to_be_visible()
     links = visit.page.get_by_role("navigation").get_by_role("link").all_inner_texts()
-    assert links == ["Live", "History", "Publish", "Operate", "API", "Guide"]
+    assert links == ["Live", "History", "Subscriptions", "Publish", "Operate", "API", "Guide"]
     for name in ("Archive", "Audit", "Overdue"):
         assert visit.page.locator(".tile", has_text=name).count() == 0
     for name in ("Audit", "Lateness", "Quarantine"):

@@ -31,7 +31,7 @@ def test_what_the_form_says_is_stored(visit: Visit, server: Server) -> None:
             "run_time": "0600",
             "severity": "6",
             "anomaly": "42.5",
-            "polygon": "(10,10,10,20,20,20,10,10)",
+            "polygon": [[10.0, 10.0], [10.0, 20.0], [20.0, 20.0], [10.0, 10.0]],
         },
         "payload": {"name": "Ida"},
     }
@@ -114,3 +114,14 @@ def test_an_event_type_that_nobody_configured(visit_to: Open, tmp_path: Path) ->
         expect(view.locator(".notice")).to_contain_text("Stored")
         (note,) = server.client.replay("sighting", {"place": "*"}).notifications
         assert note["data"]["identifier"] == {"place": "bergen"}
+
+
+def test_nothing_is_shown_as_sent_while_the_payload_is_not_json(visit: Visit) -> None:
+    view = visit.open("publish")
+    shown = view.get_by_label("The request")
+    view.get_by_label("Payload").fill('{"name": "Ida"}')
+    expect(shown).to_contain_text("Ida")
+    view.get_by_label("Payload").fill('{"name": "Jan"')
+    expect(shown).to_have_text("Nothing yet: the payload is not JSON.")
+    view.get_by_label("Payload").fill('{"name": "Jan"}')
+    expect(shown).to_contain_text("Jan")

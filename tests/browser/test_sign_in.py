@@ -48,8 +48,13 @@ def test_a_reader_signs_in_and_watches(visit: Visit, server: Server) -> None:
     view = visit.open("live")
     watch = view.get_by_role("button", name="Watch", exact=True)
     watch.click()
-    expect(view.locator(".setup .notice")).to_contain_text("Sign in at the top of the page")
+    refusal = view.locator(".setup .notice")
+    expect(refusal).to_contain_text("Sign in at the top of the page")
+    expect(refusal).to_be_in_viewport(ratio=1)
+    expect(view.locator(".stream-state")).to_have_text("The server refused this watch")
     sign_in(visit, "reader-user")
+    expect(refusal).to_be_hidden()
+    expect(view.locator(".stream-state")).to_have_text("Not watching")
     watch.click()
     expect(view.locator(".stream-state")).to_have_attribute("data-phase", "live")
     headers = (*JSON, *bearer(token("admin-user")))
@@ -59,7 +64,7 @@ def test_a_reader_signs_in_and_watches(visit: Visit, server: Server) -> None:
 
 def test_only_administrators_operate(visit: Visit) -> None:
     view = visit.open("operate")
-    expect(view.locator(".notice").first).to_contain_text("Only administrators see this")
+    expect(view.locator(".notice").first).to_contain_text("Only administrators can see this")
     assert not view.get_by_role("table", name="Streams").is_visible()
     sign_in(visit, "reader-user")
     expect(view.locator(".notice").first).to_contain_text("does not allow this")

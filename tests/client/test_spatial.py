@@ -59,10 +59,10 @@ def test_areas_live(
     assert payloads(listening.take()) == ["near"]
 
 
-def test_polygon_comes_back_as_the_publishers_text(client: AvisoClient) -> None:
+def test_polygon_comes_back_as_a_list(client: AvisoClient) -> None:
     wanted = {"polygon": DIAMOND_LIST, "name": "text"}
     [notification] = client.listen("area", filter=wanted, start_from=0, mode="replay_only")
-    assert notification.identifier["polygon"] == DIAMOND_TEXT
+    assert notification.identifier["polygon"] == DIAMOND_LIST
 
 
 SQUARE = [[0, 0], [0, 10], [10, 10], [10, 0], [0, 0]]

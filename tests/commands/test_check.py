@@ -56,6 +56,34 @@ def test_warnings_alone_do_not_fail(tmp_path: Path) -> None:
     assert "warning:" in result.stdout
 
 
+def test_strict_fails_on_warnings(tmp_path: Path) -> None:
+    file = written(tmp_path, "archiv: {enabled: true}\n")
+    result = CliRunner().invoke(main, ["check", file, "--strict"])
+    assert result.exit_code == 1
+    assert f"warning: {file}:1: archiv: unknown key, ignored; did you mean archive?" in result.stdout
+    assert result.stdout.endswith("Not usable: 1 warning.\n")
+    assert json.loads(CliRunner().invoke(main, ["check", file, "--strict", "--json"]).stdout)["ok"] is False
+    assert json.loads(CliRunner().invoke(main, ["check", file, "--json"]).stdout)["ok"] is True
+    assert CliRunner().invoke(main, ["check", str(EXAMPLE), "--strict"]).exit_code == 0
+
+
+def test_a_log_level_that_cannot_be_read_is_a_warning(tmp_path: Path) -> None:
+    file, environ = written(tmp_path, EVENT_TYPE), {"RUST_LOG": "loud"}
+    assert "warning: RUST_LOG: " in CliRunner().invoke(main, ["check", file], env=environ).stdout
+    assert CliRunner().invoke(main, ["check", file, "--strict"], env=environ).exit_code == 1
+
+
+@pytest.mark.parametrize(("length", "warned"), [(31, True), (32, False)])
+def test_a_short_secret_is_a_warning(length: int, warned: bool, tmp_path: Path) -> None:
+    auth = {"enabled": True, "mode": "trusted_proxy", "admin_roles": {"r": ["admin"]}, "jwt_secret": "s" * length}
+    file = written(tmp_path, json.dumps({"auth": auth}))
+    result = CliRunner().invoke(main, ["check", file])
+    assert result.exit_code == 0
+    assert ("auth.jwt_secret: is only 31 bytes long and could be guessed" in result.stdout) is warned
+    assert "ssss" not in result.stdout
+    assert CliRunner().invoke(main, ["check", file, "--strict"]).exit_code == int(warned)
+
+
 def test_json(tmp_path: Path) -> None:
     file = written(tmp_path, "notification_backend: {kind: tape}\nx: 1\n")
     result = CliRunner().invoke(main, ["check", file, "--json"])

@@ -31,6 +31,8 @@ def assert_refused(response: Response, code: str, *fragments: str, operation: st
     assert response.header("content-type") == "application/json"
     assert response.header("access-control-allow-origin") is None
     body: dict[str, Any] = response.json()
+    errors = body.pop("errors", None)  # ours: all faults, if there is more than one
+    assert errors is None or (len(errors) > 1 and errors[0]["message"] == body["message"])
     assert set(body) == {"code", "details", "error", "message", "request_id"}
     assert all(isinstance(value, str) for value in body.values())
     assert body["code"] == code, body

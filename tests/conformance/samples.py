@@ -17,6 +17,7 @@ __all__ = [
     "P",
     "Q",
     "but",
+    "pairs",
     "without",
 ]
 
@@ -62,6 +63,12 @@ POLYGON = {"date": "20250706", "time": "1200", "polygon": P}
 
 SEED_A = {"region": "north", "run_time": "1200", "severity": "3", "anomaly": "42.5", "polygon": P}
 SEED_B = {"region": "south", "run_time": "1200", "severity": "6", "anomaly": "87.2", "polygon": Q}
+
+
+def pairs(polygon: str) -> list[list[float]]:
+    """The pairs of a polygon that is written as text."""
+    numbers = [float(number) for number in polygon.strip(" ()").split(",")]
+    return [list(pair) for pair in zip(numbers[0::2], numbers[1::2], strict=True)]
 
 
 def but(identifier: Mapping[str, Any], **changes: Any) -> dict[str, Any]:

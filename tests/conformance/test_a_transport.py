@@ -108,7 +108,7 @@ def test_unknown_routes_are_empty(api: Client, method: str, path: str) -> None:
 
 def test_what_is_not_http_has_a_request_id_too(api: Client) -> None:
     for said in (b"hello\r\n\r\n", b"GET /health HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00"):
-        with socket.create_connection((api.host, api.port), timeout=10) as connection:
+        with socket.create_connection((api.host, api.port), timeout=60) as connection:
             connection.sendall(said)
             status, *headers = b"".join(iter(lambda: connection.recv(4096), b"")).decode().split("\r\n")
         assert status == "HTTP/1.1 400 Bad Request"

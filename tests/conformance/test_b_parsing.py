@@ -154,7 +154,8 @@ def test_case_037_wrong_shape(api: Client, operation: str, request_body: dict[st
 
 @pytest.mark.parametrize("start", [{"from_id": 1}, {"from_date": 1740509903}, {"from_id": True}, {"from_date": []}])
 def test_case_038_start_point_types(api: Client, start: dict[str, Any]) -> None:
-    assert_refused(api.answer("replay", body("mars", {"class": "od"}, **start)), "INVALID_REQUEST_SHAPE")
+    refusal = assert_refused(api.answer("replay", body("mars", {"class": "od"}, **start)), "INVALID_REQUEST_SHAPE")
+    assert ('such as "42"' if "from_id" in start else 'such as "2025-01-15T10:00:00Z"') in refusal["message"]
 
 
 def test_case_039_start_point_on_notify(api: Client) -> None:

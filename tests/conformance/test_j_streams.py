@@ -33,6 +33,7 @@ MEMBERS = {
     "replay_started": {
         *{"type", "topic", "from_sequence", "from_date", "batch_size", "timestamp", "request_id"},
         "end_sequence",
+        "to_date",
     },
     "notification": {
         *{"specversion", "id", "type", "source", "time", "datacontenttype", "dataschema", "data"},
@@ -111,6 +112,7 @@ def test_case_135_replay(api: Client) -> None:
         "from_date": None,
         "batch_size": 100,
         "end_sequence": None,
+        "to_date": None,
         "timestamp": "",
         "request_id": stream.request_id,
     }

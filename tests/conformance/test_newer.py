@@ -14,7 +14,7 @@ from tests.conformance.conftest import Launch
 from tests.conformance.expectations import INR, IRR, IWR, REFUSALS, assert_refused, payloads, steps
 from tests.conformance.samples import DISSEMINATION, MARS, POLYGON, SQ, P, Q, but
 from tests.harness import Client
-from tests.harness.client import ABSENT, body
+from tests.harness.client import ABSENT, JSON, body
 
 OD = {"class": "od"}
 FOO = {**OD, "destination": "FOO"}
@@ -43,7 +43,25 @@ def test_case_n02_unknown(api: Client) -> None:
     response = api.delete("/api/v1/admin/wipe/stream", {"stream_name": "nope"})
     assert response.status == 404
     assert response.json()["success"] is False
-    assert "Stream not found: nope" in response.json()["message"]
+    message = response.json()["message"]
+    assert message.startswith("Stream not found: nope. Known event types: ")
+    known = message.partition("types: ")[2].split(", ")
+    assert known == sorted(api.get("/api/v1/schema").json()["schema"])
+
+
+def test_case_n02_twice(api: Client) -> None:
+    """A script may be run again: a known stream that holds nothing is no mistake."""
+    api.publish("dissemination", DISSEMINATION, "x")
+    for removed in (1, 0):
+        response = api.delete("/api/v1/admin/wipe/stream", {"stream_name": "dissemination"})
+        assert response.status == 200
+        assert f"{removed} notifications removed" in response.json()["message"]
+
+
+def test_case_n02_without_schemas(launch: Launch) -> None:
+    client = launch(without=["notification_schema"]).client
+    response = client.delete("/api/v1/admin/wipe/stream", {"stream_name": "nope"})
+    assert (response.status, response.json()["message"]) == (404, "Stream not found: nope")
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +115,10 @@ def test_case_n03_without_a_polygon(clouds: Client) -> None:
 
 LARGE = [[12.3456789 + number / 1e7, -12.3456789] for number in range(3000)]
 BAD_CLOUDS: dict[str, tuple[Any, str]] = {
-    "empty": ([], "field 'point_cloud'"),
-    "text": ("1,1", "field 'point_cloud'"),
+    "empty": ([], "field 'point_cloud' point cloud contains 0 points"),
+    "text": ("1,1", "field 'point_cloud' must be an array"),
     "text of an array": ("[[1,1]]", "field 'point_cloud'"),
-    "latitude": ([[91, 0]], "field 'point_cloud'"),
+    "latitude": ([[91, 0]], "field 'point_cloud' point 0 is invalid"),
     "longitude": ([[0, -180.5]], "field 'point_cloud'"),
     "three numbers": ([[1, 2, 3]], "field 'point_cloud'"),
     "texts": ([["1", "2"]], "field 'point_cloud'"),
@@ -109,7 +127,7 @@ BAD_CLOUDS: dict[str, tuple[Any, str]] = {
     "null": (None, "'point_cloud'"),
     "object": ({"eq": [[1, 1]]}, "'point_cloud'"),
     "missing": (ABSENT, "Required field 'point_cloud'"),
-    "10001 points": ([[1, 1]] * 10_001, "point cloud contains 10001 points, maximum is 10000"),
+    "10001 points": ([[1, 1]] * 10_001, "field 'point_cloud' point cloud contains 10001 points, maximum is 10000"),
     "count before the points": ([[91, 0]] * 10_001, "point cloud contains 10001 points, maximum is 10000"),
     "too many bytes": (LARGE, "bytes, maximum is 61440 bytes"),
 }
@@ -131,11 +149,20 @@ def test_case_n04_own_maximum(clouds: Client) -> None:
 @pytest.mark.parametrize("operation", ["watch", "replay"])
 def test_case_n04_reading(clouds: Client, operation: str) -> None:
     request = body("cloud", {"polygon": SQ, "point_cloud": [[1, 1]]}, from_id="1")
-    fragment = "identifier.point_cloud is only supported for notify"
+    fragment = "identifier.point_cloud is only supported for notify operations"
     assert_refused(clouds.answer(operation, request), REFUSALS[operation], fragment)
     request = body("cloud", {"point": "1,1"}, from_id="1")
     fragment = "identifier.point is not supported for point-cloud schemas"
     assert_refused(clouds.answer(operation, request), REFUSALS[operation], fragment)
+
+
+@pytest.mark.parametrize("operation", ["watch", "replay"])
+@pytest.mark.parametrize("event_type", ["mars", "test_polygon"])
+def test_case_n04_reading_without_clouds(api: Client, operation: str, event_type: str) -> None:
+    """The reason is the same for event types that have no clouds, and comes before what is missing."""
+    request = body(event_type, {"point_cloud": [[1, 1]]}, from_id="1")
+    fragment = "identifier.point_cloud is only supported for notify operations"
+    assert_refused(api.answer(operation, request), REFUSALS[operation], fragment)
 
 
 def test_cloud_schema(clouds: Client) -> None:
@@ -144,27 +171,43 @@ def test_cloud_schema(clouds: Client) -> None:
 
 
 P_ARRAY = [[52.5, 13.4], [52.6, 13.5], [52.5, 13.6], [52.4, 13.5], [52.5, 13.4]]
+Q_ARRAY = [[10, 10], [10.2, 10], [10.2, 10.2], [10, 10.2], [10, 10]]
 
 
 def test_case_n05_arrays_and_text(api: Client) -> None:
     api.publish("test_polygon", but(POLYGON, polygon=P_ARRAY), "array")
     api.publish("test_polygon", but(POLYGON, polygon=P), "text")
     api.publish("test_polygon", but(POLYGON, polygon=Q), "elsewhere")
-    for polygon in (P, P_ARRAY):
-        assert payloads(api.replay("test_polygon", {"polygon": polygon})) == ["array", "text"]
-    for point in ("52.55,13.5", [52.55, 13.5]):
-        assert payloads(api.replay("test_polygon", {"point": point})) == ["array", "text"]
+    api.publish("test_polygon", but(POLYGON, polygon=json.dumps(P_ARRAY)), "array in text")
+    everything = ["array", "text", "array in text"]
+    for polygon in (P, P_ARRAY, json.dumps(P_ARRAY)):
+        assert payloads(api.replay("test_polygon", {"polygon": polygon})) == everything
+    for point in ("52.55,13.5", [52.55, 13.5], "[52.55, 13.5]"):
+        assert payloads(api.replay("test_polygon", {"point": point})) == everything
 
 
-def test_case_n05_output_is_text(api: Client) -> None:
-    """The published client reads a map of text to text; the text itself is a polygon again."""
-    api.publish("test_polygon", but(POLYGON, polygon=P_ARRAY), "array")
-    (event,) = api.replay("test_polygon", {"polygon": P}).notifications
-    text = event["data"]["identifier"]["polygon"]
-    assert isinstance(text, str)
-    numbers = [float(number) for number in text.strip("()").split(",")]
-    assert numbers == [number for pair in P_ARRAY for number in pair]
-    api.publish("test_polygon", but(POLYGON, polygon=text), "again")
+@pytest.mark.parametrize("polygon", [Q, Q_ARRAY, json.dumps(Q_ARRAY)], ids=["text", "array", "array in text"])
+def test_case_n05_output_is_an_array_of_floats(api: Client, polygon: Any) -> None:
+    expected = b'"polygon":[[10.0,10.0],[10.2,10.0],[10.2,10.2],[10.0,10.2],[10.0,10.0]]'
+    with api.watch("test_polygon", {"polygon": polygon}) as stream:
+        stream.until("connection_established")
+        api.publish("test_polygon", but(POLYGON, polygon=polygon), "x")
+        assert stream.notification()["data"]["identifier"]["polygon"] == Q_ARRAY
+    assert expected in api.replay("test_polygon", {"polygon": polygon}).raw
+    request = body("test_polygon", {"polygon": polygon}, from_id="1")
+    lines = api.answer("replay", request, (*JSON, ("Accept", "application/x-ndjson")))
+    assert expected in lines.body
+
+
+def test_case_n05_the_text_of_older_releases_can_be_kept(launch: Launch) -> None:
+    api = launch({"application": {"polygon_output": "text"}}).client
+    for polygon in (Q, Q_ARRAY):
+        api.publish("test_polygon", but(POLYGON, polygon=polygon), "x")
+    with api.watch("test_polygon", {"polygon": Q}, from_id="1") as stream:
+        found = [stream.notification()["data"]["identifier"]["polygon"] for _ in range(2)]
+        api.publish("test_polygon", but(POLYGON, polygon=Q_ARRAY), "live")
+        found.append(stream.notification()["data"]["identifier"]["polygon"])
+    assert found == ["(10,10,10.2,10,10.2,10.2,10,10.2,10,10)"] * 3
 
 
 BAD_ARRAYS = [
@@ -225,6 +268,9 @@ def test_case_n08_unknown_keys(api: Client, operation: str) -> None:
     response = api.answer(operation, body("mars", {**OD, "bogus": None}, from_id="1"))
     fragment = f"Unknown field 'bogus' provided for {operation} operation"
     assert_refused(response, REFUSALS[operation], fragment)
+    for name, value in (("point", "1,1"), ("polygon", SQ)):  # before the required field that is missing
+        response = api.answer(operation, body("mars", {name: value}, from_id="1"))
+        assert_refused(response, REFUSALS[operation], f"Unknown field '{name}' provided for {operation} operation")
 
 
 @pytest.fixture
@@ -244,6 +290,7 @@ def test_case_n09_window(five: tuple[Client, int]) -> None:
             members["to_id"] = str(first - 1 + end)
         stream = api.replay("mars", OD, **members)
         assert stream.kinds[-2:] == ["replay_completed", "connection-closing"]
+        assert stream.frames[0].data["to_date"] is None
         end_sequence = stream.frames[0].data["end_sequence"]
         return list(steps(stream)), end_sequence if end_sequence is None else end_sequence - first + 1
 
@@ -268,8 +315,14 @@ def test_case_n09_dates(five: tuple[Client, int]) -> None:
     stream = api.replay("mars", OD, from_id="1", to_date="2020-01-01T00:00:00Z")
     assert stream.kinds == ["replay_started", "replay_completed", "connection-closing"]
     assert stream.frames[0].data["end_sequence"] == first - 1
-    stream = api.replay("mars", OD, from_id="1", to_date="2100-01-01T00:00:00Z")
+    assert stream.frames[0].data["to_date"] == "2020-01-01T00:00:00Z"
+    stream = api.replay("mars", OD, from_id="1", to_date="1500-01-01T00:00:00Z")
+    assert (stream.notifications, stream.frames[0].data["to_date"]) == ([], "1500-01-01T00:00:00Z")
+    stream = api.replay("mars", OD, from_id="1", to_date="10000000000")
+    assert (steps(stream), stream.frames[0].data["to_date"]) == ([1, 2, 3, 4, 5, 6], "2286-11-20T17:46:40Z")
+    stream = api.replay("mars", OD, from_id="1", to_date="2100-01-01T00:00:00.7Z")
     assert stream.frames[0].data["end_sequence"] == first + 5
+    assert stream.frames[0].data["to_date"] == "2100-01-01T00:00:00Z", "whole seconds"
 
 
 DATE_ORDER = {"from_date": "2025-01-02T00:00:00Z", "to_date": "2025-01-01T00:00:00Z"}
@@ -282,11 +335,14 @@ DATE_ORDER = {"from_date": "2025-01-02T00:00:00Z", "to_date": "2025-01-01T00:00:
         (DATE_ORDER, "to_date (2025-01-01T00:00:00+00:00) must not be earlier"),
         ({"from_id": "1", "to_id": "1", "to_date": "0"}, "Cannot specify both to_id and to_date"),
         ({"to_id": "4"}, "Replay endpoint requires either from_id or from_date"),
-        ({"from_id": "1", "to_id": "x"}, "to_id"),
-        ({"from_id": "1", "to_id": ""}, "to_id"),
-        ({"from_id": "1", "to_date": "yesterday"}, "to_date"),
+        ({"from_id": "1", "to_id": "soon"}, "to_id must be a valid positive integer"),
+        ({"from_id": "1", "to_id": ""}, "to_id cannot be empty"),
+        ({"from_id": "-3"}, "from_id must be a valid positive integer"),
+        ({"from_date": " "}, "from_date cannot be empty"),
+        ({"from_date": "2025-01-01"}, "from_date must be a valid datetime/timestamp"),
+        ({"from_id": "1", "to_date": "yesterday"}, "to_date must be a valid datetime/timestamp"),
     ],
-    ids=["ids", "dates", "both", "no start", "bad id", "empty id", "bad date"],
+    ids=["ids", "dates", "both", "no start", "bad id", "empty id", "sign", "blank date", "day alone", "bad date"],
 )
 def test_case_n09_refused(api: Client, members: dict[str, str], words: str) -> None:
     assert_refused(api.answer("replay", body("mars", OD, **members)), IRR, words)
@@ -306,13 +362,25 @@ def test_case_n09_other_endpoints(api: Client) -> None:
 
 
 def test_home_page_sections(api: Client) -> None:
+    """Two sections with two buttons each, in this order, and then the API page."""
     page = api.get("/").body.decode()
-    assert 'id="use-aviso"' in page
-    assert 'id="operate-server"' in page
+    rest = page
+    for name in ("use-aviso", "operate-server"):
+        section, end, rest = rest.partition(f'<section id="{name}">')[2].partition("</section>")
+        assert end, name
+        assert section.count('class="btn btn-secondary"') == 2
+        assert 0 < section.find("📖 Documentation") < section.find("📚 GitHub repository")
+        assert "swagger-ui/" not in section
+    assert page.count('class="btn btn-secondary"') == 4
+    assert 'class="api-reference"' in rest
+    assert 'href="swagger-ui/"' in rest
+    assert "Open API reference" in rest
+    assert "btn-primary" not in page
+    assert "{{" not in page
 
 
 def test_home_page_links_are_escaped(launch: Launch) -> None:
-    link = "https://example.org/?a=1&b=2"
+    link = """https://example.org/?a=1&b="quoted"<'test'>"""
     page = launch({"application": {"homepage": {"client_documentation_url": link}}}).client.get("/").body.decode()
     assert link not in page
-    assert "https://example.org/?a=1&amp;b=2" in page
+    assert 'href="https://example.org/?a=1&amp;b=&quot;quoted&quot;&lt;&#39;test&#39;&gt;"' in page

@@ -150,10 +150,10 @@ def test_case_215_upstream_is_asked_once(api: Client, ecpds: FakeEcpds, reader: 
 
 def test_case_215_upstream_is_slow(launch: Launch, ecpds: FakeEcpds, reader: str) -> None:
     api = launch(settings([ecpds.url], request_timeout_seconds=1)).client
-    ecpds.delay = 3
+    ecpds.delay = 20
     began = time.monotonic()
     assert_denied(ask(api, reader), 503)
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 15
 
 
 def test_case_216_asked_once(api: Client, ecpds: FakeEcpds, reader: str) -> None:

@@ -53,6 +53,19 @@ def stream_auth(enabled: bool, **members: Any) -> dict[str, Any]:
     return {**({"auth": ENABLED} if enabled else {}), **tide(auth=members)}
 
 
+def ecpds(match_key: str) -> dict[str, Any]:
+    """The plugin, on an event type with a polygon and a field that its topics leave out."""
+    fields = {
+        "polygon": {"type": "PolygonHandler", "required": True},
+        "more": {"type": "StringHandler", "required": True},
+    }
+    return {
+        "auth": ENABLED,
+        "ecpds": {"username": "u", "password": "p", "match_key": match_key, "servers": ["https://ecpds.example.org"]},
+        **tide(identifier=fields, auth={"required": True, "plugins": ["ecpds"]}),
+    }
+
+
 def endpoint(**members: Any) -> dict[str, Any]:
     return {"watch_endpoint": members}
 
@@ -164,7 +177,29 @@ BROKEN: dict[str, dict[str, tuple[Mapping[str, Any], str]]] = {
     "n10": {
         name: (base(name), "invalid topic base") for name in ("", "a.b", "a%b", "a*b", "a>b", "a b", "é", "_a", "-a")
     }
-    | {"event type name": (second("a b"), "invalid topic base")},
+    | {
+        "event type name": (second("a b"), "invalid topic base"),
+        "renamed polygon": (
+            tide(identifier={"area": {"type": "PolygonHandler", "required": False}}),
+            f"{TIDE}.identifier.area",
+        ),
+        "polygon of another type": (
+            tide(identifier={"polygon": {"type": "StringHandler", "required": False}}),
+            f"{TIDE}.identifier.polygon",
+        ),
+        "point cloud of another type": (
+            tide(identifier={"point_cloud": {"type": "StringHandler", "required": False}}),
+            f"{TIDE}.identifier.point_cloud",
+        ),
+        "no keys": (tide(topic={"key_order": []}), f"{TIDE}.topic.key_order"),
+        "cloud without topic": (second("flood", identifier=cloud()), "notification_schema.flood.topic"),
+        "work queue": (
+            {"notification_backend": {"jetstream": {"retention_policy": "workqueue"}}},
+            "notification_backend.jetstream.retention_policy",
+        ),
+        "spatial ECPDS key": (ecpds("polygon"), "ecpds.match_key"),
+        "unrouted ECPDS key": (ecpds("more"), f"{TIDE}.topic.key_order"),
+    },
     "n11": {
         "not absolute": ({"application": {"homepage": {"client_documentation_url": "docs/"}}}, "application.homepage"),
         "other scheme": (
@@ -202,7 +237,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def assert_refused(starts: Starts, case: str, name: str) -> None:
-    failure = starts[case, name].result(timeout=100)
+    failure = starts[case, name].result(timeout=500)
     assert failure is not None, "the server started"
     assert failure.exit_code > 0
     assert BROKEN[case][name][1] in failure.output

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 
 from aviso_server.log.jetstream.local_broker import LocalBroker
+from aviso_server.model.shapes import polygon_from_pairs, wkb
 from tests.conformance.configuration import changed, conformance
 from tests.conformance.expectations import payloads
-from tests.conformance.samples import DISSEMINATION, MARS, POLYGON, PROBE, P, but
+from tests.conformance.samples import DISSEMINATION, MARS, POLYGON, PROBE, SQ, P, Q, but, pairs
 from tests.harness import Server
 from tests.harness.broker import ask, publish, single, stored, wait_until
+from tests.harness.client import JSON, body
 
 OD = {"class": "od"}
 POLYGON_JS = {
@@ -25,6 +30,13 @@ POLYGON_JS = {
         "date": {"type": "DateHandler", "canonical_format": "%Y%m%d", "required": False},
         "time": {"type": "TimeHandler", "required": False},
         "polygon": {"type": "PolygonHandler", "required": True},
+    },
+}
+CLOUD = {
+    "topic": {"base": "cloud", "key_order": ["network"]},
+    "identifier": {
+        "network": {"type": "StringHandler", "required": False},
+        "point_cloud": {"type": "PointCloudHandler", "required": True},
     },
 }
 POLICY = {
@@ -123,21 +135,78 @@ def test_an_existing_stream_is_brought_in_line(broker: LocalBroker, tmp_path: Pa
     assert config["description"] == "old"
 
 
-def test_an_update_that_the_broker_rejects_is_only_logged(broker: LocalBroker, tmp_path: Path) -> None:
+def assert_refused(server: Server, words: str) -> None:
+    """Nothing can be published to, watched or replayed from the stream of `mars`, and the answer says why."""
+    answers = {
+        "publish": server.client.notify("mars", MARS, "x"),
+        "watch": server.client.answer("watch", body("mars", OD)),
+        "watch from the past": server.client.answer("watch", body("mars", OD, from_id="1")),
+        "replay": server.client.answer("replay", body("mars", OD, from_id="1")),
+    }
+    for operation, answer in answers.items():
+        assert (operation, answer.status) == (operation, 500)
+        assert words in answer.json()["details"], operation
+
+
+@pytest.mark.parametrize(("there", "wanted"), [("memory", "file"), ("file", "memory")])
+def test_case_n13_another_storage_type(broker: LocalBroker, tmp_path: Path, there: str, wanted: str) -> None:
+    """Nobody is acknowledged under other terms than configured, and the stream stays as it is."""
+    plain = {"name": "MARS", "subjects": ["mars.>"], "storage": there, "max_msgs": 10}
+    assert "error" not in ask(broker.url, "STREAM.CREATE.MARS", plain)
+    publish(broker.url, ("mars.x", b"1", None))
+    with serving(broker, tmp_path / "server", KEEP, storage_type=wanted) as server:
+        assert_refused(server, "storage mismatch")
+        wait_until(lambda: "backend.jetstream.stream.unusable" in server.stdout)
+        server.client.publish("dissemination", DISSEMINATION, "other streams are not concerned")
+        listed = server.client.get("/api/v1/streams").json()["streams"]
+        assert [(each["stream"], each["count"]) for each in listed] == [("diss", 1)]
+        assert server.client.get("/api/v1/admin/overview").status == 200
+    config = config_of(broker, "MARS")
+    assert (config["storage"], config["max_msgs"]) == (there, 10)
+
+
+def test_case_n13_an_update_that_the_broker_refuses(broker: LocalBroker, tmp_path: Path) -> None:
+    """One broker alone cannot keep three replicas."""
     ask(broker.url, "STREAM.CREATE.MARS", {"name": "MARS", "subjects": ["mars.>"], "max_msgs": 10})
     with serving(broker, tmp_path / "server", KEEP, replicas=3) as server:
-        server.client.publish("mars", MARS, "x")
+        assert_refused(server, "num_replicas")
         wait_until(lambda: "backend.jetstream.stream.reconcile.failed" in server.stdout)
     assert (config_of(broker, "MARS")["max_msgs"], config_of(broker, "MARS")["num_replicas"]) == (10, 1)
 
 
-def test_publishing_works_where_following_does_not(broker: LocalBroker, tmp_path: Path) -> None:
-    """A work queue cannot be watched by several; that is no reason to refuse a notification."""
-    with serving(broker, tmp_path / "server", KEEP, retention_policy="workqueue") as server:
-        server.client.publish("mars", MARS, "x")
-        assert payloads(server.client.replay("mars", OD)) == ["x"]
-        assert server.client.answer("watch", {"event_type": "mars", "identifier": OD}).status == 500
-        assert "retention policy 'workqueue'" in server.stdout
+def test_case_n13_made_anew_behind_our_back(broker: LocalBroker, tmp_path: Path) -> None:
+    with serving(broker, tmp_path / "server", KEEP) as server:
+        assert payloads(server.client.replay("mars", OD)) == []
+        ask(broker.url, "STREAM.DELETE.MARS")
+        ask(broker.url, "STREAM.CREATE.MARS", {"name": "MARS", "subjects": ["mars.>"], "storage": "memory"})
+        answer = server.client.answer("replay", body("mars", OD, from_id="1"))
+        assert (answer.status, "storage mismatch" in answer.json()["details"]) == (500, True)
+        assert_refused(server, "storage mismatch")
+
+
+def test_case_n11_a_broker_that_was_away_for_long(broker: LocalBroker, tmp_path: Path) -> None:
+    """With everything at its default but the pauses, which are short: many more attempts than 0.7.1 would have made."""
+    pauses = {"reconnect_delay_ms": 20, "publish_retry_attempts": 2}
+    with (
+        serving(broker, tmp_path / "server", KEEP, **pauses, enable_auto_reconnect=False) as server,
+        server.client.watch("mars", OD) as watch,
+    ):
+        assert "enable_auto_reconnect" in server.stdout, "a key that has no effect is worth a warning"
+        watch.until("connection_established")
+        server.client.publish("mars", MARS, "before")
+        assert watch.notification()["data"]["payload"] == "before"
+        broker.stop()
+        for _ in range(10):  # each takes longer than five attempts to connect
+            assert server.client.notify("mars", MARS, "lost").status == 500
+        assert server.client.get("/ready").status == 503
+        assert server.client.get("/health").status == 200
+        broker.start()
+        publish(broker.url, ("mars.od.0001.g.20250706.1200.enfo.1", b'"from another server"', None))
+        wait_until(lambda: server.client.get("/ready").status == 200)
+        server.client.publish("mars", MARS, "after")
+        expected = ["before", "from another server", "after"]
+        assert [watch.notification()["data"]["payload"] for _ in range(2)] == expected[1:]
+        assert payloads(server.client.replay("mars", OD)) == expected
 
 
 def test_case_230_newest_of_a_subject(broker: LocalBroker, tmp_path: Path) -> None:
@@ -183,7 +252,8 @@ def test_case_235_on_the_wire(broker: LocalBroker, tmp_path: Path) -> None:
     assert not {"spatial_bbox", "spatial_geometry"} & set(headers)
     subject, body, headers = stored(broker.url, "POLYGON", 1)
     assert (subject, body) == ("polygon.20250706.1200", b'"text"')
-    assert (headers["spatial_bbox"], headers["spatial_geometry"]) == ("52.4,13.4,52.6,13.6", P)
+    assert headers["spatial_bbox"] == "52.4,13.4,52.6,13.6"
+    assert headers["spatial_geometry"] == "[[52.5,13.4],[52.6,13.5],[52.5,13.6],[52.4,13.5],[52.5,13.4]]"
 
 
 @pytest.mark.parametrize("name", ["mars", "MARS", "Mars"])
@@ -198,6 +268,28 @@ def test_case_236_wipe_in_any_case(broker: LocalBroker, tmp_path: Path, name: st
         assert [event["sequence"] for event in server.client.replay("mars", OD).notifications] == [2]
         server.client.wipe_all()
     assert ask(broker.url, "STREAM.INFO.OTHER")["state"]["messages"] == 1
+
+
+@pytest.mark.parametrize("base", ["_weather", "weather%2Ev1"])
+def test_streams_under_names_that_are_refused_today(broker: LocalBroker, tmp_path: Path, base: str) -> None:
+    """Older releases took any topic base: an administrator can still empty what they left behind."""
+    name = base.upper()
+    ask(broker.url, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{base}.>"]})
+    publish(broker.url, *[(f"{base}.value", b"{}", None)] * 3)
+    with serving(broker, tmp_path / "server") as server:
+
+        def left() -> int:
+            count: int = ask(broker.url, f"STREAM.INFO.{name}")["state"]["messages"]
+            return count
+
+        path = f"/api/v1/admin/notification/{quote(base.lower(), safe='')}@1"
+        assert [server.client.delete(path).status for _ in range(2)] == [200, 404]
+        assert left() == 2
+        assert server.client.delete("/api/v1/admin/wipe/stream", {"stream_name": base.lower()}).status == 200
+        assert left() == 0
+        publish(broker.url, (f"{base}.value", b"{}", None))
+        server.client.wipe_all()
+        assert left() == 0
 
 
 def test_case_237_restart(broker: LocalBroker, tmp_path: Path) -> None:
@@ -233,15 +325,161 @@ def test_data_of_the_reference_server(broker: LocalBroker, tmp_path: Path) -> No
     with serving(broker, tmp_path / "server", schema) as server:
         events = server.client.replay("test_polygon", {"point": "52.55,13.5"}).notifications
         assert [event["sequence"] for event in events] == [1, 2, 3]
-        assert events[0]["data"]["identifier"] == {"date": "20250706", "time": "1200", "polygon": P}
-        assert events[1]["data"]["identifier"] == {"date": "20250706", "polygon": P}
+        assert events[0]["data"]["identifier"] == {"date": "20250706", "time": "1200", "polygon": pairs(P)}
+        assert events[1]["data"]["identifier"] == {"date": "20250706", "polygon": pairs(P)}
         assert [event["data"]["payload"] for event in events] == [{"a": "ü", "b": 1}, "text", "no json \ufffd"]
         server.client.publish("test_polygon", but(POLYGON, time="1500"), [1])
         ours = server.client.replay("test_polygon", {"polygon": P}, from_id="4").notifications
         assert [(event["id"], event["data"]["identifier"]["time"]) for event in ours] == [("test_polygon@5", "1500")]
     subject, body, headers = stored(broker.url, "POLYGON", 5)
     assert (subject, body) == ("polygon.20250706.1500", b"[1]")
-    assert headers["spatial_geometry"] == P
+    assert json.loads(headers["spatial_geometry"]) == pairs(P)
+
+
+IN_ORDER = changed(POLYGON_JS, {"topic": {"base": "inorder", "key_order": ["date", "polygon"]}})
+
+
+def older(polygon: str) -> dict[str, str]:
+    """The headers that 0.7.1 writes."""
+    return {"spatial_bbox": box_around(polygon), "spatial_geometry": polygon}
+
+
+def newest(polygon: str) -> dict[str, str]:
+    """The headers that 0.13.1 writes."""
+    return {"spatial_bbox": box_around(polygon), "spatial_geometry": json.dumps(pairs(polygon), separators=(",", ":"))}
+
+
+def box_around(polygon: str) -> str:
+    lats, lons = zip(*pairs(polygon), strict=True)
+    return f"{min(lats):g},{min(lons):g},{max(lats):g},{max(lons):g}"
+
+
+def token(text: str) -> str:
+    return text.replace(".", "%2E")
+
+
+def arrow_shapes(server: Server, event_type: str) -> list[bytes]:
+    request = {"event_type": event_type, "identifier": {"point": "52.55,13.5"}, "from_id": "1"}
+    answer = server.client.answer("replay", request, (*JSON, ("Accept", "application/vnd.apache.arrow.stream")))
+    found: list[bytes] = pa.ipc.open_stream(answer.body).read_all().column("polygon").to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("in_order", [False, True], ids=["polygon in headers", "polygon in the subject too"])
+def test_case_n12_polygons_as_text_and_as_json(broker: LocalBroker, tmp_path: Path, in_order: bool) -> None:
+    """A stream that 0.7.1 and 0.13.1 have filled: filters find all, live too, and what we add looks like 0.13.1's."""
+    schema = {"area": {**(IN_ORDER if in_order else POLYGON_JS), "storage_policy": {"allow_duplicates": True}}}
+    base = "inorder" if in_order else "polygon_js_test"
+    ask(broker.url, f"STREAM.CREATE.{base.upper()}", {"name": base.upper(), "subjects": [f"{base}.>"]})
+
+    def message(style: Callable[[str], dict[str, str]], polygon: str, body: bytes) -> tuple[str, bytes, dict[str, str]]:
+        headers = style(polygon)
+        last = token(headers["spatial_geometry"]) if in_order else "1200"
+        return f"{base}.20250706.{last}", body, headers
+
+    publish(
+        broker.url,
+        message(older, P, b'"0.7.1"'),
+        message(newest, P, b'"0.13.1"'),
+        message(older, Q, b'"far"'),
+        message(newest, Q, b'"far"'),
+    )
+    with serving(broker, tmp_path / "server", schema) as server:
+        for wanted in ({"polygon": P}, {"point": "52.55,13.5"}, {"polygon": pairs(P)}):
+            stream = server.client.replay("area", wanted)
+            assert payloads(stream) == ["0.7.1", "0.13.1"]
+            assert [event["data"]["identifier"]["polygon"] for event in stream.notifications] == [pairs(P)] * 2
+        one, other = arrow_shapes(server, "area")
+        assert one == other == wkb(polygon_from_pairs(pairs(P)))
+        for wanted in ({"polygon": P}, {"point": "52.55,13.5"}):
+            with server.client.watch("area", wanted) as watch:
+                watch.until("connection_established")
+                publish(broker.url, message(newest, Q, b"0"), message(older, P, b"1"), message(newest, P, b"2"))
+                assert [watch.notification()["data"]["payload"] for _ in range(2)] == [1, 2]
+        server.client.publish("area", POLYGON, "ours")
+        last = server.client.replay("area", {"polygon": P}).notifications[-1]
+        assert last["data"] == {"identifier": but(POLYGON, polygon=pairs(P)), "payload": "ours"}
+    subject, _, headers = stored(broker.url, base.upper(), last["sequence"])
+    expected = message(newest, P, b"")
+    assert subject == expected[0]
+    assert {name: headers[name] for name in expected[2]} == expected[2]
+
+
+GEOMETRIES = {
+    "object": {"type": "Polygon", "coordinates": [[[0, 0], [0, 2], [2, 2], [2, 0], [0, 0]]]},
+    "open ring": {"type": "Polygon", "coordinates": [[[0, 0], [0, 2], [2, 2], [2, 0]]]},
+    "text": SQ,
+    "array in text": "[[0,0],[0,2],[2,2],[2,0],[0,0]]",
+}
+
+
+def test_case_171_geometry_in_the_payload(broker: LocalBroker, tmp_path: Path) -> None:
+    """Other servers may store a notification without its polygon: its payload may have it for points."""
+    ask(broker.url, "STREAM.CREATE.POLYGON", REFERENCE)
+    useless = [5, "x", {"type": "Point", "coordinates": [1, 1]}, {"coordinates": None}, [[[0, 0]]]]
+    given = [*GEOMETRIES.values(), *useless]
+    bodies = [json.dumps({"spatial_geometry": geometry}).encode() for geometry in given]
+    publish(broker.url, *[("polygon.20250706.1200", body, None) for body in bodies])
+    schema = {"test_polygon": {"storage_policy": {"allow_duplicates": True}}}
+    with serving(broker, tmp_path / "server", schema) as server:
+        inside = server.client.replay("test_polygon", {"point": "1,1"}).notifications
+        assert [event["data"]["payload"]["spatial_geometry"] for event in inside] == list(GEOMETRIES.values())
+        assert server.client.replay("test_polygon", {"point": "1,3"}).notifications == []
+        assert server.client.replay("test_polygon", {"polygon": SQ}).notifications == []
+
+
+def test_large_shapes(broker: LocalBroker, tmp_path: Path) -> None:
+    """Shapes of 61,440 bytes fit into the headers, as with the reference server."""
+    ring = [[1.5, 1.25]] + [[1.25, 1.25]] * 5_118 + [[1.5, 1.25]]
+    assert len(json.dumps(ring, separators=(",", ":"))) == 61_439
+    schema = {"area": IN_ORDER, "cloud": CLOUD}
+    with serving(broker, tmp_path / "server", schema) as server:
+        server.client.publish("area", but(POLYGON, polygon=ring), "large")
+        server.client.publish("cloud", {"network": "synop", "point_cloud": ring}, "large")
+        for event_type, field in (("area", "polygon"), ("cloud", "point_cloud")):
+            (event,) = server.client.replay(event_type, {"polygon": SQ}).notifications
+            assert event["data"]["identifier"][field] == ring
+
+
+def test_malformed_geometry_is_told_and_does_not_count(broker: LocalBroker, tmp_path: Path) -> None:
+    ask(broker.url, "STREAM.CREATE.POLYGON", REFERENCE)
+
+    def message(geometry: str, body: bytes) -> tuple[str, bytes, dict[str, str]]:
+        return "polygon.20250706.1200", body, {"spatial_bbox": "0,0,1,1", "spatial_geometry": geometry}
+
+    bad = [message("invalid", b"0"), message("[[0,0],[0,1],[1,1]]", b"0")]
+    good = message("[[0.0,0.0],[0.0,1.0],[1.0,1.0],[0.0,0.0]]", b"1")
+    publish(broker.url, bad[0], good, bad[1], good, bad[0])
+    schema = {
+        "test_polygon": {
+            "identifier": {"polygon": {"required": False}},
+            "max_historical_notifications": 2,
+            "storage_policy": {"allow_duplicates": True},
+        }
+    }
+    with serving(broker, tmp_path / "server", schema) as server:
+        stream = server.client.replay("test_polygon", {"date": "20250706"})
+        kinds = ["replay_started", "error", "notification", "error", "notification", "error", "replay_completed"]
+        assert stream.kinds == [*kinds, "connection-closing"]
+        errors = [frame.data for frame in stream.frames if frame.event == "error"]
+        assert [error["sequence"] for error in errors] == [1, 3, 5]
+        assert {error["error"] for error in errors} == {"CloudEvent creation failed"}
+        assert {error["topic"] for error in errors} == {"polygon.20250706.1200"}
+        assert {error["request_id"] for error in errors} == {stream.frames[0].data["request_id"]}
+        assert "'invalid'" in errors[0]["message"]
+        assert payloads(server.client.replay("test_polygon", {"polygon": SQ})) == [1, 1], "none of them lies anywhere"
+        with server.client.watch("test_polygon", {"date": "20250706"}) as watch:
+            watch.until("connection_established")
+            publish(broker.url, good, bad[0], good)
+            watch.notification()
+            error = watch.until("error").data
+            assert (error["error"], error["sequence"]) == ("CloudEvent creation failed", 7)
+            assert watch.notification()["sequence"] == 8
+        publish(broker.url, good)
+        assert server.client.replay("test_polygon", {"date": "20250706"}).kinds[-2:] == [
+            "notification_replay_limit_reached",
+            "connection-closing",
+        ]
 
 
 def test_topics_of_another_layout_never_match(broker: LocalBroker, tmp_path: Path) -> None:

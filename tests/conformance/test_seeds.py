@@ -92,7 +92,7 @@ def start(command: str, server: Server, directory: Path) -> tuple[subprocess.Pop
 def run(command: str, server: Server, directory: Path) -> Answer:
     """Run a command to its end."""
     process, headers = start(command, server, directory)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors.decode()
     return Answer(int(headers.read_text().split()[1]), output.decode())
 

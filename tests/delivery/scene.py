@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from aviso_server.delivery.client_writer import ClientWriter
 from aviso_server.delivery.hub import Hub, Pace
-from aviso_server.delivery.outlet import Outlet
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Batch, Follower, Log, Lost, StreamState, Subscription
 from aviso_server.log.memory import MemoryLog
+from aviso_server.model.event_type import EventType
 from aviso_server.model.notification import Box, Notification
-from aviso_server.model.schema import EventType
-from aviso_server.model.span import Span
+from aviso_server.model.times import Span
+from aviso_server.store import Store
 from tests.harness.sse import FRAME, Frame
 from tests.model.event_types import event_type
 
@@ -140,7 +141,7 @@ def roomy() -> MemoryLog:
 async def hub_on(log: Log, **pace: Any) -> AsyncIterator[Hub]:
     """A hub on a log, both running inside the block."""
     await log.open()
-    hub = Hub(log, "http://localhost", Pace(**pace))
+    hub = Hub(Store(log), "http://localhost", Pace(**pace))
     hub.start()
     try:
         yield hub
@@ -159,7 +160,9 @@ async def join(
 ) -> tuple[Watcher, Reader]:
     """Open a watch as the HTTP route does, without its opening frame."""
     reader = reader or Reader()
-    watcher = await hub.watcher(event_type.compile(wanted, "watch"), Outlet(reader.send, reader.hang_up), "the-request")
+    watcher = await hub.watcher(
+        event_type.compile(wanted, "watch"), ClientWriter(reader.send, reader.hang_up), "the-request"
+    )
     if start is None:
         watcher.go_live()
     else:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from aviso_server.delivery.outlet import Outlet
-from aviso_server.model.span import Span
+from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.model.times import Span
 from tests.delivery.scene import TIDE, Reader, hub_on, join, publish, roomy, settled
 
 OURS = {"Tail", "Watcher", "Replay", "Channel", "Outlet", "Notification"}
@@ -40,7 +40,7 @@ def test_watchers_and_their_tail(circles: None) -> None:
             live, reader = await join(hub, port="oslo")
             behind, slow = await join(hub, Span(from_sequence=1), port="oslo")
             slow.stop()
-            await publish(hub.log, count=5)
+            await publish(hub.store.log, count=5)
             await settled(lambda: len(reader.sequences) == 5)
             for watcher in (live, behind):
                 hub.release(watcher)
@@ -53,11 +53,11 @@ def test_watchers_and_their_tail(circles: None) -> None:
 def test_replays_that_are_abandoned(circles: None) -> None:
     async def scenario() -> None:
         async with hub_on(roomy()) as hub:
-            await publish(hub.log)
+            await publish(hub.store.log)
             reader = Reader()
             reader.stop()
             wanted = TIDE.compile({"port": "oslo"}, "replay")
-            stream = hub.replay(wanted, Outlet(reader.send, reader.hang_up), "the-request")
+            stream = hub.replay(wanted, ClientWriter(reader.send, reader.hang_up), "the-request")
             stream.begin(Span(from_sequence=1), 1, None)
             await asyncio.sleep(0.05)
             hub.release(stream)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from aviso_server.delivery.index import FilterIndex
 from aviso_server.model.constraint import COMPARISONS, Constraint
+from aviso_server.model.event_type import GenericType
 from aviso_server.model.filter import Filter, View
-from aviso_server.model.geometry import Point, Polygon, polygon_text
-from aviso_server.model.json_value import compact
+from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Notification
-from aviso_server.model.schema import GenericType
+from aviso_server.model.shapes import Point, Polygon, polygon_text
 from tests.model.event_types import stored
 
 WORDS = ["red", "blue", "green", "*"]

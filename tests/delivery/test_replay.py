@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from aviso_server.delivery.client_writer import ClientWriter
 from aviso_server.delivery.hub import Hub
-from aviso_server.delivery.outlet import Outlet
 from aviso_server.delivery.replay import Replay
 from aviso_server.log.base import Log
+from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Notification
-from aviso_server.model.span import Span
+from aviso_server.model.times import Span
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, publish, roomy, settled
 from tests.log.scenario import in_event_loop
 
@@ -34,8 +35,8 @@ async def replay(
     """Begin a replay as the HTTP route does, without its opening frame."""
     reader = reader or Reader()
     filter_ = TIDE.compile(wanted, "replay")
-    end = await hub.history.end_of(filter_.stream, span, (await hub.log.state(filter_.stream)).last)
-    stream = hub.replay(filter_, Outlet(reader.send, reader.hang_up), "the-request")
+    end = await hub.store.end_of(filter_.stream, span, (await hub.store.log.state(filter_.stream)).last)
+    stream = hub.replay(filter_, ClientWriter(reader.send, reader.hang_up), "the-request")
     stream.begin(span, end, cap)
     return stream, reader
 
@@ -43,7 +44,7 @@ async def replay(
 @in_event_loop
 async def test_all_of_a_long_history_once_and_in_order(make_log: MakeLog) -> None:
     async with hub_on(make_log()) as hub:
-        await publish(hub.log, 9_000)
+        await publish(hub.store.log, 9_000)
         _, reader = await replay(hub, Span(from_sequence=0))
         await settled(lambda: reader.ended, 30)
         assert reader.sequences == list(range(1, 9_001))
@@ -56,9 +57,9 @@ async def test_all_of_a_long_history_once_and_in_order(make_log: MakeLog) -> Non
 @in_event_loop
 async def test_what_comes_later_is_not_part_of_it(make_log: MakeLog) -> None:
     async with hub_on(make_log()) as hub:
-        await publish(hub.log, 300)
+        await publish(hub.store.log, 300)
         _, reader = await replay(hub, Span(from_sequence=1))
-        await publish(hub.log, 50)
+        await publish(hub.store.log, 50)
         await settled(lambda: reader.ended)
         assert reader.sequences == list(range(1, 301))
 
@@ -81,7 +82,7 @@ async def test_what_comes_later_is_not_part_of_it(make_log: MakeLog) -> None:
 def test_spans(make_log: MakeLog, span: Span, expected: list[int]) -> None:
     async def scene() -> None:
         async with hub_on(make_log()) as hub:
-            await publish(hub.log, 5)
+            await publish(hub.store.log, 5)
             _, reader = await replay(hub, span)
             await settled(lambda: reader.ended)
             assert reader.sequences == expected
@@ -95,7 +96,7 @@ async def test_times_include_their_instant(make_log: MakeLog) -> None:
     async with hub_on(make_log()) as hub:
         stored: list[Notification] = []
         for _ in range(5):
-            stored += await publish(hub.log)
+            stored += await publish(hub.store.log)
             await asyncio.sleep(0.002)
         _, reader = await replay(hub, Span(from_time=stored[1].time, to_time=stored[3].time))
         _, narrow = await replay(hub, Span(from_time=stored[1].time + 1, to_time=stored[3].time - 1))
@@ -109,7 +110,7 @@ def test_the_cap(cap: int, limited: bool) -> None:
     async def scene() -> None:
         async with hub_on(roomy()) as hub:
             for port in ("oslo", "kiel", "oslo", "kiel", "oslo", "kiel"):
-                await publish(hub.log, port=port)
+                await publish(hub.store.log, port=port)
             _, reader = await replay(hub, Span(from_sequence=1), cap=cap, port="oslo")
             await settled(lambda: reader.ended)
             assert reader.sequences == [1, 3, 5][:cap]
@@ -138,7 +139,7 @@ async def test_the_reader_sets_the_pace() -> None:
 @in_event_loop
 async def test_batches_with_a_delay_between_them() -> None:
     async with hub_on(roomy(), batch_size=100, batch_delay=0.1) as hub:
-        await publish(hub.log, 250)
+        await publish(hub.store.log, 250)
         before = asyncio.get_running_loop().time()
         _, reader = await replay(hub, Span(from_sequence=1))
         await settled(lambda: reader.ended)
@@ -149,7 +150,7 @@ async def test_batches_with_a_delay_between_them() -> None:
 @in_event_loop
 async def test_shutdown_in_the_middle() -> None:
     async with hub_on(roomy(), batch_size=1, batch_delay=0.05) as hub:
-        await publish(hub.log, 100)
+        await publish(hub.store.log, 100)
         _, reader = await replay(hub, Span(from_sequence=1))
         await settled(lambda: len(reader.sequences) > 2)
         hub.close_streams()
@@ -176,7 +177,7 @@ def test_history_that_cannot_be_read(broken: str) -> None:
 @in_event_loop
 async def test_a_client_that_leaves_is_let_go() -> None:
     async with hub_on(roomy()) as hub:
-        await publish(hub.log, 5_000)
+        await publish(hub.store.log, 5_000)
         stream, reader = await replay(hub, Span(from_sequence=1))
         await settled(lambda: reader.sequences)
         reader.gone = True
@@ -188,7 +189,7 @@ async def test_a_client_that_leaves_is_let_go() -> None:
 @in_event_loop
 async def test_a_reader_who_takes_nothing_for_long_is_hung_up_on() -> None:
     async with hub_on(roomy(), stall=0.5) as hub:
-        await publish(hub.log, 300)
+        await publish(hub.store.log, 300)
         reader = Reader()
         reader.stop()
         await replay(hub, Span(from_sequence=1), reader=reader)
@@ -201,7 +202,7 @@ async def test_a_reader_who_takes_nothing_for_long_is_hung_up_on() -> None:
 @in_event_loop
 async def test_a_slow_reader_who_takes_something_now_and_then_gets_all_of_it() -> None:
     async with hub_on(roomy(), stall=0.5) as hub:
-        await publish(hub.log, 4_000)
+        await publish(hub.store.log, 4_000)
         reader = Reader()
         reader.stop()
         await replay(hub, Span(from_sequence=1), reader=reader)
@@ -218,7 +219,7 @@ async def test_a_slow_reader_who_takes_something_now_and_then_gets_all_of_it() -
 @in_event_loop
 async def test_a_shutdown_ends_it_in_the_middle_of_a_pause(make_log: MakeLog) -> None:
     async with hub_on(make_log(), batch_size=2, batch_delay=3600) as hub:
-        await publish(hub.log, 5)
+        await publish(hub.store.log, 5)
         _, reader = await replay(hub, Span(from_sequence=1))
         await settled(lambda: len(reader.sequences) == 2)
         hub.close_streams()
@@ -226,3 +227,19 @@ async def test_a_shutdown_ends_it_in_the_middle_of_a_pause(make_log: MakeLog) ->
         assert reader.sequences == [1, 2]
         assert reader.kinds[-2:] == ["notification", "connection-closing"]
         assert reader.reason == "server_shutdown"
+
+
+@in_event_loop
+async def test_retention_that_overtakes_the_reader_is_an_error() -> None:
+    async with hub_on(MemoryLog(max_history_per_topic=10_000)) as hub:
+        await publish(hub.store.log, 10_000)
+        reader = Reader()
+        reader.stop()
+        stream, _ = await replay(hub, Span(from_sequence=1), reader=reader)
+        await settled(lambda: stream.flow.sent)  # the first chunk is on its way
+        await publish(hub.store.log, 9_900)  # what is in the prefetched chunks and more
+        reader.resume()
+        await settled(lambda: reader.ended)
+        assert reader.sequences == list(range(1, len(reader.sequences) + 1))
+        assert reader.kinds[-2:] == ["error", "connection-closing"]
+        assert "retention has removed notifications" in reader.frames[-2].data["message"]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from aviso_server.delivery import tail
-from aviso_server.delivery.outlet import Outlet
+from aviso_server.delivery import live
+from aviso_server.delivery.client_writer import ClientWriter
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.log.base import Log
 from aviso_server.log.sqlite.log import SqliteLog
-from aviso_server.model.schema import read_point
-from aviso_server.model.span import Span
+from aviso_server.model.event_type import read_point
+from aviso_server.model.times import Span
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, join, publish, roomy, settled
 from tests.log.scenario import in_event_loop
 from tests.model.event_types import POLYGON, SQUARE
@@ -31,12 +31,12 @@ def make_log(request: pytest.FixtureRequest, tmp_path: Path) -> MakeLog:
 @in_event_loop
 async def test_live_delivers_what_passes_and_nothing_older(make_log: MakeLog) -> None:
     async with hub_on(make_log()) as hub:
-        await publish(hub.log, 3)
+        await publish(hub.store.log, 3)
         _, everything = await join(hub)
         _, oslo = await join(hub, port="oslo")
         _, high = await join(hub, level={"gte": 5})
-        await publish(hub.log, 2)
-        await publish(hub.log, 1, port="kiel", level=7)
+        await publish(hub.store.log, 2)
+        await publish(hub.store.log, 1, port="kiel", level=7)
         await settled(lambda: len(everything.sequences) == 3)
         assert everything.sequences == [4, 5, 6]
         assert oslo.sequences == [4, 5]
@@ -50,10 +50,10 @@ async def test_live_delivers_what_passes_and_nothing_older(make_log: MakeLog) ->
 @in_event_loop
 async def test_history_comes_first_then_live_each_once(make_log: MakeLog) -> None:
     async with hub_on(make_log()) as hub:
-        await publish(hub.log, 250)
+        await publish(hub.store.log, 250)
         _, reader = await join(hub, Span(from_sequence=100))
         for _ in range(20):
-            await publish(hub.log, 3)
+            await publish(hub.store.log, 3)
             await asyncio.sleep(0)
         await settled(lambda: len(reader.sequences) >= 211)
         assert reader.sequences == list(range(100, 311))
@@ -68,10 +68,10 @@ async def test_history_comes_first_then_live_each_once(make_log: MakeLog) -> Non
 def test_where_history_starts(span: Span, first: int | None) -> None:
     async def scene() -> None:
         async with hub_on(roomy()) as hub:
-            await publish(hub.log, 5)
+            await publish(hub.store.log, 5)
             _, reader = await join(hub, span)
             await settled(lambda: "replay_completed" in reader.kinds)
-            await publish(hub.log)
+            await publish(hub.store.log)
             await settled(lambda: 6 in reader.sequences)
             assert reader.sequences == [*([] if first is None else range(first, 6)), 6]
 
@@ -83,7 +83,7 @@ def test_a_cap_counts_what_passes(cap: int, limited: bool) -> None:
     async def scene() -> None:
         async with hub_on(roomy()) as hub:
             for port in ("oslo", "kiel", "oslo", "kiel", "oslo"):
-                await publish(hub.log, port=port)
+                await publish(hub.store.log, port=port)
             _, reader = await join(hub, Span(from_sequence=1), cap=cap, port="oslo")
             if not limited:
                 await settled(lambda: "replay_completed" in reader.kinds)
@@ -104,12 +104,12 @@ async def test_a_newcomer_with_much_to_remember_is_not_forgotten() -> None:
     async with hub_on(roomy(), buffer_bytes=10_000) as hub:
         _, other = await join(hub)
         reader = Reader()
-        watcher = await hub.watcher(TIDE.compile({}, "watch"), Outlet(reader.send), "the-request")
-        await publish(hub.log, 30, size=1_000)
+        watcher = await hub.watcher(TIDE.compile({}, "watch"), ClientWriter(reader.send), "the-request")
+        await publish(hub.store.log, 30, size=1_000)
         await settled(lambda: len(other.sequences) == 30)
         watcher.go_live()
         hub.begin(watcher)
-        await publish(hub.log, 1)
+        await publish(hub.store.log, 1)
         await settled(lambda: len(reader.sequences) >= 31)
         assert reader.sequences == list(range(1, 32))
 
@@ -117,7 +117,7 @@ async def test_a_newcomer_with_much_to_remember_is_not_forgotten() -> None:
 @pytest.mark.parametrize("pause", range(7))
 def test_joining_in_the_middle_of_a_delivery(pause: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delivery waits for a costly test in another thread; whoever joins meanwhile gets everything once, too."""
-    monkeypatch.setattr(tail, "_COSTLY", 0)
+    monkeypatch.setattr(live, "_COSTLY", 0)
 
     async def scene() -> None:
         async with hub_on(roomy()) as hub:
@@ -125,23 +125,23 @@ def test_joining_in_the_middle_of_a_delivery(pause: int, monkeypatch: pytest.Mon
             requests: list[dict[str, str]] = [{"point": "1,1"}, {"polygon": SQUARE}]
 
             async def subscribed(request: dict[str, str]) -> tuple[Watcher, Reader, int]:
-                reader, before = Reader(), (await hub.log.state("polygon")).last
+                reader, before = Reader(), (await hub.store.log.state("polygon")).last
                 wanted = POLYGON.compile(request, "watch", read_point(request))
-                return await hub.watcher(wanted, Outlet(reader.send), "the-request"), reader, before
+                return await hub.watcher(wanted, ClientWriter(reader.send), "the-request"), reader, before
 
             everyone = [await subscribed(request) for request in requests]
             for watcher, _, _ in everyone:
                 watcher.go_live()
             for _ in range(5):
                 early = [await subscribed(request) for request in requests]
-                await hub.log.append_many([draft] * 3)
+                await hub.store.log.append_many([draft] * 3)
                 for _ in range(pause):
                     await asyncio.sleep(0)
                 late = [await subscribed(request) for request in requests]
                 for watcher, _, _ in (*early, *late):
                     watcher.go_live()
                 everyone += early + late
-            await hub.log.append(draft)
+            await hub.store.log.append(draft)
             for _, reader, before in everyone:
                 await settled(lambda reader=reader: reader.sequences[-1:] == [16])
                 assert reader.sequences == list(range(before + 1, 17))
@@ -152,7 +152,7 @@ def test_joining_in_the_middle_of_a_delivery(pause: int, monkeypatch: pytest.Mon
 @in_event_loop
 async def test_signs_of_life_during_history() -> None:
     async with hub_on(roomy(), batch_delay=0.1, batch_size=1, heartbeat_interval=0.2) as hub:
-        await publish(hub.log, 8)
+        await publish(hub.store.log, 8)
         _, reader = await join(hub, Span(from_sequence=1))
         await settled(lambda: "replay_completed" in reader.kinds)
         assert reader.sequences == list(range(1, 9))
@@ -174,13 +174,13 @@ async def test_heartbeats_come_in_their_period() -> None:
 async def test_max_duration_ends_the_stream() -> None:
     async with hub_on(roomy(), max_duration=0.3) as hub:
         watcher, reader = await join(hub)
-        await publish(hub.log)
+        await publish(hub.store.log)
         await settled(lambda: reader.ended)
         assert reader.kinds == ["notification", "connection-closing"]
         assert reader.reason == "max_duration_reached"
         assert reader.frames[-1].data["request_id"] == "the-request"
         hub.release(watcher)
-        await publish(hub.log)
+        await publish(hub.store.log)
         await asyncio.sleep(0.2)
         assert reader.sequences == [1]
 
@@ -188,7 +188,7 @@ async def test_max_duration_ends_the_stream() -> None:
 @in_event_loop
 async def test_shutdown_ends_all_and_whoever_comes_after() -> None:
     async with hub_on(roomy()) as hub:
-        await publish(hub.log, 3)
+        await publish(hub.store.log, 3)
         _, live = await join(hub)
         hub.close_streams()
         _, late = await join(hub)
@@ -202,7 +202,7 @@ async def test_shutdown_beats_max_duration_beats_the_natural_end() -> None:
     async with hub_on(roomy(), max_duration=0.2) as hub:
         _, slow = await join(hub)
         slow.stop()
-        await publish(hub.log)
+        await publish(hub.store.log)
         await asyncio.sleep(0.6)
         hub.close_streams("server_shutdown")
         slow.resume()
@@ -216,7 +216,7 @@ async def test_max_duration_does_not_take_back_a_shutdown() -> None:
     async with hub_on(roomy(), max_duration=0.4) as hub:
         _, slow = await join(hub)
         slow.stop()
-        await publish(hub.log)
+        await publish(hub.store.log)
         await asyncio.sleep(0.05)
         hub.close_streams("server_shutdown")
         await asyncio.sleep(0.7)
@@ -232,10 +232,10 @@ async def test_a_client_that_is_gone_harms_nobody() -> None:
         await join(hub, reader=gone)
         await join(hub, reader=stays)
         gone.gone = True
-        await publish(hub.log, 2)
+        await publish(hub.store.log, 2)
         await settled(lambda: len(stays.sequences) == 2)
         await asyncio.sleep(0.5)
-        await publish(hub.log, 1)
+        await publish(hub.store.log, 1)
         await settled(lambda: len(stays.sequences) == 3)
         assert stays.heartbeats >= 1
         assert gone.received == b""
@@ -250,15 +250,15 @@ async def test_released_watchers_leave_nothing_behind() -> None:
         ]
         watchers.append((await join(hub, Span(from_sequence=1)))[0])
         await settled(lambda: not any(watcher.catching_up for watcher in watchers))
-        tail = watchers[0].tail
-        assert tail.index_size == 4, "equal filters share a place"
+        feed = watchers[0].feed
+        assert feed.index_size == 4, "equal filters share a place"
         for watcher in watchers:
             hub.release(watcher)
             hub.release(watcher)
         assert hub.open_streams == set()
-        assert tail.index_size == 0
-        assert tail.watchers == 0
-        await publish(hub.log, port="a")
+        assert feed.index_size == 0
+        assert feed.watchers == 0
+        await publish(hub.store.log, port="a")
         await asyncio.sleep(0.05)
         assert all(reader.received == b"" for reader in readers)
 
@@ -266,7 +266,7 @@ async def test_released_watchers_leave_nothing_behind() -> None:
 @in_event_loop
 async def test_a_watcher_released_before_its_worker_began() -> None:
     async with hub_on(roomy()) as hub:
-        await publish(hub.log, 3)
+        await publish(hub.store.log, 3)
         watcher, reader = await join(hub, Span(from_sequence=1))
         hub.release(watcher)
         await asyncio.sleep(0.05)
@@ -296,7 +296,7 @@ def test_history_that_cannot_be_read(broken: str) -> None:
 
 
 def test_catching_up_from_a_log_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_RECENT_COUNT", 4)
+    monkeypatch.setattr(live, "_RECENT_COUNT", 4)
 
     async def scene() -> None:
         async with hub_on(log := FailingLog(1000), buffer_bytes=1_000) as hub:
@@ -359,9 +359,9 @@ async def test_a_lost_live_feed_ends_the_streams_and_newcomers_get_a_new_one() -
 def test_a_stream_that_is_closed_before_it_began_says_nothing_before_its_opening(start: Span | None) -> None:
     async def scene() -> None:
         async with hub_on(roomy()) as hub:
-            await publish(hub.log, 2)
+            await publish(hub.store.log, 2)
             reader = Reader()
-            watcher = await hub.watcher(TIDE.compile({}, "watch"), Outlet(reader.send), "the-request")
+            watcher = await hub.watcher(TIDE.compile({}, "watch"), ClientWriter(reader.send), "the-request")
             hub.close_streams()
             assert reader.received == b""
             watcher.go_live() if start is None else watcher.go_back(start, None)
@@ -378,7 +378,7 @@ def test_a_stream_that_is_closed_before_it_began_says_nothing_before_its_opening
 @in_event_loop
 async def test_a_watcher_shows_life_while_it_waits_for_history(make_log: MakeLog) -> None:
     async with hub_on(make_log(), batch_size=2, batch_delay=3600, heartbeat_interval=0.02) as hub:
-        await publish(hub.log, 5)
+        await publish(hub.store.log, 5)
         _, reader = await join(hub, Span(from_sequence=1))
         await settled(lambda: reader.heartbeats >= 3)
         assert reader.sequences == [1, 2]
@@ -390,7 +390,7 @@ async def test_a_watcher_shows_life_while_it_waits_for_history(make_log: MakeLog
 async def test_a_watcher_ends_when_it_is_time_though_it_waits_for_history(make_log: MakeLog, reason: str) -> None:
     duration = 0.1 if reason == "max_duration_reached" else 3600
     async with hub_on(make_log(), batch_size=2, batch_delay=3600, max_duration=duration) as hub:
-        await publish(hub.log, 5)
+        await publish(hub.store.log, 5)
         _, reader = await join(hub, Span(from_sequence=1))
         await settled(lambda: len(reader.sequences) == 2)
         if reason == "server_shutdown":
@@ -404,10 +404,10 @@ async def test_a_watcher_ends_when_it_is_time_though_it_waits_for_history(make_l
 @in_event_loop
 async def test_history_with_pauses_goes_on_after_signs_of_life(make_log: MakeLog) -> None:
     async with hub_on(make_log(), batch_size=2, batch_delay=0.2, heartbeat_interval=0.02) as hub:
-        await publish(hub.log, 7)
+        await publish(hub.store.log, 7)
         _, reader = await join(hub, Span(from_sequence=1))
         await settled(lambda: "replay_completed" in reader.kinds)
-        await publish(hub.log, 1)
+        await publish(hub.store.log, 1)
         await settled(lambda: len(reader.sequences) == 8)
         assert reader.sequences == list(range(1, 9))
         assert reader.heartbeats >= 1

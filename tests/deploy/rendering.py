@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
+import json
+import subprocess
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.deploy.go_template import Chart
-
-__all__ = ["CHART", "DIRECTORY", "container", "documents", "environment", "published"]
+__all__ = ["DIRECTORY", "Failed", "container", "documents", "environment", "helm", "published"]
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "helm" / "aviso-server"
-CHART = Chart(DIRECTORY)
+HELM = Path(sysconfig.get_path("scripts")) / "helm"
 PUBLISHED = Path(__file__).parent / "values"
 
 
@@ -27,12 +28,23 @@ def published(name: str) -> dict[str, Any]:
 def documents(values: dict[str, Any], release: str = "test") -> dict[str, dict[str, Any]]:
     """What is rendered, by kind; Secrets by their name."""
     found: dict[str, dict[str, Any]] = {}
-    for name, text in CHART.render(values, release).items():
-        if name.endswith(".yaml"):
-            document = yaml.safe_load(text)
-            kind = document["kind"]
-            found[document["metadata"]["name"] if kind == "Secret" else kind] = document
+    for document in yaml.safe_load_all(helm("template", release, values=values)):
+        kind = document["kind"]
+        found[document["metadata"]["name"] if kind == "Secret" else kind] = document
     return found
+
+
+class Failed(Exception):
+    """Helm refuses the chart or the values."""
+
+
+def helm(*arguments: str, values: dict[str, Any] | None = None) -> str:
+    """Run Helm on the chart with values and return what it prints."""
+    command = [str(HELM), *arguments, str(DIRECTORY), "--values", "-"]
+    done = subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(done.stdout + done.stderr)
+    return done.stdout
 
 
 def container(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

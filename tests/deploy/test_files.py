@@ -52,6 +52,13 @@ def test_the_image_does_not_run_as_root() -> None:
     assert order == sorted(order)
 
 
+def test_the_data_source_brings_no_packages_of_the_server() -> None:
+    text = (ROOT / "packages" / "pyspark-aviso" / "pyproject.toml").read_text(encoding="utf-8")
+    needed = {re.split(r"[<>=\[ ]", each)[0] for each in tomllib.loads(text)["project"]["dependencies"]}
+    assert needed == {"httpx", "pyarrow", "pyspark"}
+    assert "./packages/pyspark-aviso" in DOCKERFILE, "pip finds the dependency of the server here, and in no index"
+
+
 def test_what_is_copied_exists_and_is_not_ignored() -> None:
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for line in instructions("COPY"):
@@ -106,7 +113,7 @@ def test_the_commands_of_the_image_work(tmp_path: Path) -> None:
 
 def asked(command: list[str], url: str) -> int:
     line = [sys.executable, "-m", "aviso_server", *command[1:], "--url", url]
-    return subprocess.run(line, capture_output=True, timeout=20).returncode
+    return subprocess.run(line, capture_output=True, timeout=120).returncode
 
 
 def test_compose() -> None:
@@ -180,7 +187,7 @@ def test_brokers_take_their_arguments(tmp_path: Path) -> None:
     for name, service in COMPOSE["services"].items():
         if name.startswith("nats-"):
             words = [word.replace("/data", str(tmp_path)) for word in service["command"]]
-            result = subprocess.run([program, "-c", file, *words, "-t"], capture_output=True, text=True, timeout=20)
+            result = subprocess.run([program, "-c", file, *words, "-t"], capture_output=True, text=True, timeout=120)
             assert result.returncode == 0
             assert "is valid" in result.stderr, result.stderr
 
@@ -207,6 +214,6 @@ def test_unit(tmp_path: Path) -> None:
         text = UNIT.replace("/opt/aviso-server/bin/aviso-server", sys.executable).replace("=aviso\n", "=daemon\n")
         file = tmp_path / "aviso-server.service"
         file.write_text(text)
-        result = subprocess.run([analyse, "verify", str(file)], capture_output=True, text=True, timeout=60)
+        result = subprocess.run([analyse, "verify", str(file)], capture_output=True, text=True, timeout=120)
         complaints = [line for line in result.stderr.splitlines() if "aviso-server.service" in line]
         assert complaints == [], result.stderr

@@ -10,8 +10,7 @@ import yaml
 
 from aviso_server import __version__
 from aviso_server.config import inspect
-from tests.deploy.go_template import Failed
-from tests.deploy.rendering import DIRECTORY, container, documents, environment
+from tests.deploy.rendering import DIRECTORY, Failed, container, documents, environment, helm
 
 JETSTREAM = {"config": {"notification_backend": {"kind": "jetstream", "jetstream": {"replicas": 3}}}}
 VALUES: dict[str, dict[str, Any]] = {
@@ -47,6 +46,11 @@ VALUES: dict[str, dict[str, Any]] = {
         "fullnameOverride": "mine",
     },
 }
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_helm_finds_no_fault(name: str) -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", values=VALUES[name])
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -132,7 +136,7 @@ def test_several_pods_need_a_log_that_they_can_share() -> None:
 def test_the_archive_has_room(name: str) -> None:
     found = documents(VALUES[name])
     spec = found["Deployment"]["spec"]
-    assert spec["strategy"] == {"type": "Recreate"}, "an archive has one keeper"
+    assert spec["strategy"] == {"type": "Recreate"}, "one process archives at a time"
     volumes = {volume["name"]: volume for volume in spec["template"]["spec"]["volumes"]}
     claim = found["PersistentVolumeClaim"]["metadata"]["name"]
     assert volumes["data"]["persistentVolumeClaim"]["claimName"] == claim

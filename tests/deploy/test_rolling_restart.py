@@ -13,8 +13,8 @@ from tests.client.connection import connect
 from tests.client.listening import Listening
 from tests.deploy.cluster import Pod, Service
 from tests.deploy.rendering import documents
+from tests.faults.recorder import Publisher, Watcher, assert_record, configuration, stored
 from tests.harness.broker import single, wait_until
-from tests.jetstream.recorder import Publisher, Watcher, assert_record, configuration, stored
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def deployment(tmp_path: Path) -> Iterator[dict[str, dict[str, Any]]]:
         yield documents({"replicaCount": 2, "preStopSeconds": 1, "config": config})
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.long  # every pod is given its time to end
 def test_every_pod_is_replaced_and_nothing_is_lost_or_doubled(
     deployment: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:

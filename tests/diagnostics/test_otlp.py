@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from aviso_server.config.settings import Deployment, Otlp
+from aviso_server.diagnostics.log_records import RecordCounts
 from aviso_server.diagnostics.otlp import OtlpHandler, endpoint
-from aviso_server.diagnostics.tally import Records
 from tests.harness import Server, StartFailed
 from tests.harness.client import JSON, body
 from tests.harness.collector import Collector, collecting, collecting_grpc
@@ -26,7 +26,7 @@ FAST = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 
 
 def exporting(port: int, protocol: str = "http") -> dict[str, Any]:
-    otlp = {"enabled": True, "endpoint": f"127.0.0.1:{port}", "protocol": protocol}
+    otlp = {"enabled": True, "endpoint": f"127.0.0.1:{port}", "protocol": protocol, "traces": True}
     return with_metrics({**CONFIG, "logging": {"level": "info", "otlp": otlp}})
 
 
@@ -39,7 +39,8 @@ def test_records_and_traces(tmp_path: Path, protocol: str) -> None:
     with collecting() if protocol == "http" else collecting_grpc() as collector:
         config = exporting(collector.port, protocol)
         trace = "0af7651916cd43dd8448eb211c80319c"
-        with Server(config, tmp_path, FAST) as server:
+        routed = {"OTEL_RESOURCE_ATTRIBUTES": "team=sea,service.name=other"}
+        with Server(config, tmp_path, {**FAST, **routed}) as server:
             with server.client.watch("tide", {"port": "dover"}) as stream:
                 stream.next()
                 headers = (*JSON, ("traceparent", f"00-{trace}-b7ad6b7169203331-01"))
@@ -55,6 +56,7 @@ def test_records_and_traces(tmp_path: Path, protocol: str) -> None:
             assert scrape(server, port).value("aviso_otlp_suppressed_log_records_total") == 0
         written = server.stdout
     assert collector.services == {"aviso-server"}
+    assert collector.teams == {"sea"}
     [commit], [deliver] = (named(collector, name) for name in ("commit", "deliver"))
     [publish] = [span for span in named(collector, "publish") if span.span_id == commit.parent_span_id]
     assert {span.trace_id.hex() for span in (publish, commit, deliver)} == {trace}
@@ -111,11 +113,25 @@ def _with(directory: Path) -> str:
         ("collector:4317", "grpc", "logs", "http://collector:4317"),
         ("https://collector:4317", "grpc", "traces", "https://collector:4317"),
         ("collector:4318", "http", "logs", "http://collector:4318/v1/logs"),
+        ("http://collector:4318/v1/logs", "http", "logs", "http://collector:4318/v1/logs"),
+        ("http://collector:4318/v1/logs/", "http", "logs", "http://collector:4318/v1/logs"),
+        ("http://collector:4318/v1/logs", "http", "traces", "http://collector:4318/v1/traces"),
         ("https://collector/otlp/", "http", "traces", "https://collector/otlp/v1/traces"),
     ],
 )
 def test_addresses(given: str, protocol: Any, signal: Any, address: str) -> None:
     assert endpoint(Otlp(True, given, protocol), signal) == address
+
+
+@pytest.mark.parametrize(("enabled", "traces"), [(True, False), (False, True)])
+def test_records_and_traces_have_a_switch_each(tmp_path: Path, enabled: bool, traces: bool) -> None:
+    with collecting() as collector:
+        config = exporting(collector.port)
+        config["logging"]["otlp"] |= {"enabled": enabled, "traces": traces}
+        with Server(config, tmp_path, FAST) as server:
+            server.client.publish("tide", {"port": "dover"})
+        # what is left is exported before the server is gone
+    assert (bool(collector.records), bool(collector.spans)) == (enabled, traces)
 
 
 class Slow:
@@ -134,7 +150,7 @@ class Slow:
 
 
 def test_what_a_slow_collector_cannot_take_is_counted_and_nobody_waits() -> None:
-    records, slow = Records(), Slow()
+    records, slow = RecordCounts(), Slow()
     handler = OtlpHandler(slow, Deployment(), records)
     record = logging.makeLogRecord({"msg": "x", "levelno": logging.INFO, "name": "aviso_server"})
     for _ in range(20_000):
@@ -145,8 +161,20 @@ def test_what_a_slow_collector_cannot_take_is_counted_and_nobody_waits() -> None
     assert slow.exported + records.not_exported == 20_000
 
 
+def test_records_with_a_secret_are_withheld_and_counted() -> None:
+    records, slow = RecordCounts(), Slow()
+    slow.may.set()
+    handler = OtlpHandler(slow, Deployment(), records)
+    plain = {"msg": "x", "levelno": logging.INFO, "name": "aviso_server"}
+    for secret in ({"password": "hush"}, {"broker": "nats://user:hush@host"}, {"sent": {"api_key": "hush"}}):
+        handler.emit(logging.makeLogRecord({**plain, **secret}))
+    handler.emit(logging.makeLogRecord({**plain, "msg": "from nats://user:hush@host", "stream": "tide"}))
+    handler.close()
+    assert (slow.exported, records.withheld, records.not_exported) == (1, 3, 0)
+
+
 def test_the_exporter_does_not_export_itself() -> None:
-    records, slow = Records(), Slow()
+    records, slow = RecordCounts(), Slow()
     slow.may.set()
     handler = OtlpHandler(slow, Deployment(), records)
     handler.emit(logging.makeLogRecord({"msg": "x", "levelno": logging.INFO, "name": "opentelemetry.exporter"}))

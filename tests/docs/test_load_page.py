@@ -27,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.long  # Java starts for each command
 def test_commands_of_the_page_do_what_it_says(server: Server, tmp_path: Path) -> None:
     commands = {RUN: ["bash", "-euo", "pipefail", "-c"], RUN_PYTHON: [sys.executable, "-c"]}
     environment = {

@@ -19,7 +19,7 @@ from tests.harness import Server
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/getting-started.md"]
 ADDRESS = "127.0.0.1:8000"
-SECONDS = 20.0
+SECONDS = 120.0
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import nats
 import nats.errors
 
 from aviso_server.log.jetstream.local_broker import LocalBroker
+from tests.harness.patience import PATIENCE
 
 __all__ = ["ask", "cluster", "publish", "single", "stored", "wait_until"]
 
@@ -81,7 +82,7 @@ def stored(url: str, stream: str, sequence: int) -> tuple[str, bytes, dict[str, 
     return asyncio.run(run())
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 2 * PATIENCE) -> None:
     """Wait for something to become true."""
     deadline = time.monotonic() + seconds
     while not condition():

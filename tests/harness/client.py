@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tests.harness.patience import PATIENCE
 from tests.harness.sse import EventStream
 
 __all__ = ["ABSENT", "Client", "Response"]
@@ -36,7 +37,7 @@ class Response(NamedTuple):
 class Client:
     """Requests to one server. Each uses its own connection unless said otherwise."""
 
-    def __init__(self, host: str, port: int, timeout: float = 15.0) -> None:
+    def __init__(self, host: str, port: int, timeout: float = PATIENCE) -> None:
         self.host = host
         self.port = port
         self.timeout = timeout

@@ -29,6 +29,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     add_TraceServiceServicer_to_server,
 )
 
+from tests.harness.patience import PATIENCE
+
 __all__ = ["Collector", "collecting", "collecting_grpc"]
 
 
@@ -40,9 +42,10 @@ class Collector:
         self.records: list[Any] = []
         self.spans: list[Any] = []
         self.services: set[str] = set()
+        self.teams: set[str] = set()  # an attribute of the environment's
         self.refuse = False
 
-    def wait(self, enough: Callable[[], bool], seconds: float = 15.0) -> None:
+    def wait(self, enough: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Wait until enough has arrived."""
         deadline = time.monotonic() + seconds
         while not enough():
@@ -83,7 +86,9 @@ class Collector:
             self.spans += [span for scope in traces.scope_spans for span in scope.spans]
 
     def _note(self, resource: Any) -> None:
-        self.services |= {each.value.string_value for each in resource.attributes if each.key == "service.name"}
+        said = {each.key: each.value.string_value for each in resource.attributes}
+        self.services.add(said.get("service.name", ""))
+        self.teams.add(said.get("team", ""))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import IO, Any
 import yaml
 
 from tests.harness.client import Client
+from tests.harness.patience import PATIENCE
 from tests.harness.warm import Forked, nest
 
 __all__ = ["Server", "StartFailed"]
@@ -104,7 +105,7 @@ class Server:
         """What this process has printed to its error output so far."""
         return b"".join(self._stderr).decode()
 
-    def start(self, timeout: float = 30.0) -> Server:
+    def start(self, timeout: float = 2 * PATIENCE) -> Server:
         """Start the process and return once it listens; raise StartFailed if it ends instead."""
         self.launch()
         return self.wait_until_listening(timeout)
@@ -118,7 +119,7 @@ class Server:
         # Pipes and not files: a test may limit the size of the files that the process writes.
         self._readers = [_drain(process.stdout, self._stdout), _drain(process.stderr, self._stderr)]
 
-    def wait_until_listening(self, timeout: float = 30.0) -> Server:
+    def wait_until_listening(self, timeout: float = 2 * PATIENCE) -> Server:
         """Return once the process listens; raise StartFailed if it ends instead."""
         assert self._process is not None, "the server is not running"
         deadline = time.monotonic() + timeout
@@ -139,7 +140,7 @@ class Server:
         assert self._process is not None, "the server is not running"
         self._process.send_signal(number)
 
-    def wait(self, timeout: float = 15.0) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Wait for the process to end by itself and return its exit code."""
         assert self._process is not None, "the server is not running"
         code = self._process.wait(timeout)
@@ -151,7 +152,7 @@ class Server:
         self._process = None
         return code
 
-    def stop(self, timeout: float = 15.0) -> int | None:
+    def stop(self, timeout: float = PATIENCE) -> int | None:
         """End the process in the orderly way; the exit code, or None if it was not running."""
         if self._process is None:
             return None

@@ -9,6 +9,8 @@ import time
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from tests.harness.patience import PATIENCE
+
 __all__ = ["ConnectionCut", "EventStream", "Frame", "StreamBroken"]
 
 FRAME = re.compile(rb"event: ([a-z-]+)\ndata: (\{[^\r\n]*\})\n\n")
@@ -54,7 +56,7 @@ class EventStream:
         body: bytes,
         headers: tuple[tuple[str, str], ...] = (),
         receive_buffer: int | None = None,
-        timeout: float = 15.0,
+        timeout: float = PATIENCE,
     ) -> None:
         self.frames: list[Frame] = []
         self.chunks: list[tuple[float, bytes]] = []
@@ -108,7 +110,7 @@ class EventStream:
         """The kind of each frame read so far, heartbeats left out."""
         return [frame.kind for frame in self.frames if frame.event != "heartbeat"]
 
-    def next(self, timeout: float = 15.0) -> Frame:
+    def next(self, timeout: float = PATIENCE) -> Frame:
         """The next frame; EOFError after the last one, TimeoutError if none comes in time."""
         deadline = time.monotonic() + timeout
         while b"\n\n" not in self._pending:
@@ -130,7 +132,7 @@ class EventStream:
         self.frames.append(frame)
         return frame
 
-    def until(self, kind: str, timeout: float = 15.0) -> Frame:
+    def until(self, kind: str, timeout: float = PATIENCE) -> Frame:
         """Read on to the first frame of this kind and return it."""
         deadline = time.monotonic() + timeout
         while True:
@@ -141,11 +143,11 @@ class EventStream:
             if frame.kind == kind:
                 return frame
 
-    def notification(self, timeout: float = 15.0) -> dict[str, Any]:
+    def notification(self, timeout: float = PATIENCE) -> dict[str, Any]:
         """Read on to the next notification and return its CloudEvent."""
         return self.until("notification", timeout).data
 
-    def rest(self, timeout: float = 30.0) -> list[Frame]:
+    def rest(self, timeout: float = 2 * PATIENCE) -> list[Frame]:
         """Read to the end of the stream and return what was still to come."""
         deadline, before = time.monotonic() + timeout, len(self.frames)
         try:

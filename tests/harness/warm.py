@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.harness.patience import PATIENCE
+
 __all__ = ["Forked", "Nest", "nest", "use_warm_starts"]
 
 _PROGRAM = Path(__file__).with_name("nest.py")
@@ -44,7 +46,7 @@ class Forked:
         self._code: int | None = None
         self.stdout = stdout
         self.stderr = stderr
-        self.pid = int(self._heard(30.0))
+        self.pid = int(self._heard(2 * PATIENCE))
 
     def poll(self) -> int | None:
         """The exit code; None while it runs."""

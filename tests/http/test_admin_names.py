@@ -31,6 +31,6 @@ def test_a_long_name_is_not_repeated_whole(tmp_path: Path) -> None:
     with Server(CONFIG, tmp_path) as server:
         answer = server.client.delete("/api/v1/admin/wipe/stream", {"stream_name": "x" * 2_000_000})
         assert answer.status == 404
-        assert f"Stream not found: {'x' * 256}…;" in answer.json()["message"]
+        assert f"Stream not found: {'x' * 256}…. " in answer.json()["message"]
     assert "Stream not found" in server.stdout
     assert "x" * 257 not in server.stdout

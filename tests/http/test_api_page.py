@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import pytest
 
+import aviso_server
 from tests.harness import Server
 from tests.http.configurations import EVERY_FIELD_TYPE
 
@@ -84,3 +86,12 @@ def test_page_is_kept_to_this_server_by_policy(server: Server, name: str) -> Non
 def test_page_serves_nothing_else(server: Server, name: str) -> None:
     answer = server.client.get(PAGE + name)
     assert (answer.status, answer.body) == (404, b"")
+
+
+def test_the_documentation_is_shown_where_it_was_built(server: Server) -> None:
+    built = (Path(aviso_server.__file__).parent / "web" / "docs" / "index.html").exists()
+    answer = server.client.get("/docs/")
+    assert answer.status == (200 if built else 404)
+    person = server.client.request("GET", "/docs", headers=[("User-Agent", "Mozilla/5.0")])
+    assert (person.status, person.header("location")) == (307, "/docs/")
+    assert (server.client.get("/docs").status, server.client.get("/docs").body) == (404, b""), "the contract's answer"

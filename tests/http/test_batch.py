@@ -252,6 +252,19 @@ def test_all_or_nothing(api: Client) -> None:
     assert payloads(api) == [1, 2, 1]
 
 
+def test_a_dry_run_says_what_would_become_of_each_and_stores_nothing(api: Client) -> None:
+    answer = post(api, [tide(1), body("tide", {"port": "x"}), 3], query="?dry_run=true")
+    told = answer.json()
+    assert (answer.status, told["status"]) == (200, "partial")
+    assert (told["stored"], told["replayed"], told["refused"]) == (0, 0, 2)
+    assert told["outcomes"][0] == {"status": "acceptable"}
+    stored = post(api, [tide(1), body("tide", {"port": "x"}), 3]).json()
+    assert told["outcomes"][1:] == stored["outcomes"][1:]
+    assert payloads(api) == [1]
+    refused = post(api, [tide(1), 3], query="?dry_run=true&all_or_nothing=true")
+    assert (refused.status, refused.json()["code"]) == (400, "BATCH_REFUSED")
+
+
 def test_all_or_nothing_of_several_event_types(server: Server, api: Client) -> None:
     answer = post(api, [tide(1), wind(2)], query="?all_or_nothing=true")
     if "kind: jetstream" in server.config_file.read_text():

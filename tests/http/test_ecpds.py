@@ -7,8 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from aviso_server.config.rule import Secret
-from aviso_server.config.settings import Ecpds
+from aviso_server.config.settings import Ecpds, Secret
 from aviso_server.http.ecpds import Destinations, NoVerdict
 from tests.harness.ecpds import PASSWORD, USERNAME, FakeEcpds
 from tests.harness.web_service import Said

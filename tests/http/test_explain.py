@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from tests.harness import Server
+from tests.harness.broker import single
 from tests.harness.client import ABSENT, JSON, Response, body
 from tests.harness.ecpds import PASSWORD, USERNAME, FakeEcpds
 from tests.harness.tokens import SECRET, bearer, token
 
 SQUARE = "(10,10,10,10.5,10.5,10.5,10.5,10,10,10)"
+PAIRS = [[10, 10], [10, 10.5], [10.5, 10.5], [10.5, 10], [10, 10]]
 CONFIG: dict[str, Any] = {
     "application": {"port": 0},
     "notification_backend": {"kind": "sqlite", "sqlite": {"path": "log"}},
@@ -97,10 +99,10 @@ def test_what_it_means(server: Server) -> None:
 
 def test_an_area(server: Server) -> None:
     meaning = explained(server, "storm", {"polygon": SQUARE})["meaning"]
-    assert meaning["area"] == {"kind": "polygon", "text": SQUARE, "box": [10, 10, 10.5, 10.5]}
+    assert meaning["area"] == {"kind": "polygon", "value": PAIRS, "box": [10, 10, 10.5, 10.5]}
     assert meaning["any_value"] == ["name"]
     meaning = explained(server, "storm", {"point": "10.2,10.3"})["meaning"]
-    assert meaning["area"] == {"kind": "point", "text": "10.2,10.3", "box": [10.2, 10.3, 10.2, 10.3]}
+    assert meaning["area"] == {"kind": "point", "value": "10.2,10.3", "box": [10.2, 10.3, 10.2, 10.3]}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,13 @@ def test_how_many(server: Server, event_type: str, identifier: dict[str, Any], c
     span = {"from_date": matches["from"], "to_id": str(matches["last_sequence"])}
     assert len(server.client.replay(event_type, identifier, **span).notifications) == count
     assert sum(each["count"] for each in matches["times"]["counts"]) == count
+
+
+def test_a_question_about_one_notification_counts_nothing(server: Server) -> None:
+    found = explained(server, "tide", {"port": "oslo"}, days=0, notification_id="tide@3")
+    assert found["matches"] is None
+    assert (found["notification"]["found"], found["notification"]["kept"]) == (True, False)
+    assert found["notification"]["clauses"][0]["seen"] == "bergen"
 
 
 @pytest.mark.parametrize(("days", "unit", "seconds"), [(1, "hour", 3600), (14, "hour", 3600), (30, "day", 86400)])
@@ -190,7 +199,7 @@ def test_what_a_watch_refuses_is_refused_alike(server: Server, request_: Any) ->
 @pytest.mark.parametrize(
     ("more", "code", "word"),
     [
-        ({"days": 0}, "INVALID_WATCH_REQUEST", "between 1 and 366"),
+        ({"days": -1}, "INVALID_WATCH_REQUEST", "between 1 and 366, or be 0 to count nothing"),
         ({"days": 367}, "INVALID_WATCH_REQUEST", "between 1 and 366"),
         ({"days": "7"}, "INVALID_REQUEST_SHAPE", "'days' must be a whole number"),
         ({"days": True}, "INVALID_REQUEST_SHAPE", "'days' must be a whole number"),
@@ -233,10 +242,9 @@ def asking(server: Server) -> socket.socket:
 
 def test_when_too_many_wait_others_are_sent_away(tmp_path: Path) -> None:
     """Two are answered at a time and 32 wait; whoever leaves makes room."""
-    slow = {"replay_batch_size": 1, "replay_batch_delay_ms": 600_000}  # nobody is done before the test is
-    with Server({**CONFIG, "watch_endpoint": slow}, tmp_path) as server:
-        for level in range(3):
-            server.client.publish("tide", {"port": "oslo", "level": level})
+    with single(tmp_path / "broker") as broker, Server(on_broker(broker.url), tmp_path / "server") as server:
+        server.client.publish("tide", {"port": "oslo", "level": 1})
+        broker.pause()  # nobody is done for a while
         waiting = [asking(server) for _ in range(2 + 32)]
 
         def refused() -> Response | None:
@@ -261,6 +269,19 @@ def test_when_too_many_wait_others_are_sent_away(tmp_path: Path) -> None:
         for each in waiting:
             each.close()
         assert "Traceback" not in server.stdout + server.stderr
+
+
+def on_broker(url: str) -> dict[str, Any]:
+    return {**CONFIG, "notification_backend": {"kind": "jetstream", "jetstream": {"nats_url": url}}}
+
+
+def test_pauses_between_batches_of_a_replay_are_not_for_explanations(tmp_path: Path) -> None:
+    slow = {"replay_batch_size": 1, "replay_batch_delay_ms": 600_000}
+    with Server({**CONFIG, "watch_endpoint": slow}, tmp_path) as server:
+        for level in range(5):
+            server.client.publish("tide", {"port": "oslo", "level": level})
+        found = explained(server, "tide", {"port": "oslo"}, notification_id="tide@3")
+        assert (found["matches"]["count"], found["notification"]["found"]) == (5, True)
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

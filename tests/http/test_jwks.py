@@ -12,8 +12,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from aviso_server.http.answers import Refusal
-from aviso_server.http.auth.keys import Jwks, read_key_set
+from aviso_server.http.auth import Jwks, read_key_set
+from aviso_server.http.http_errors import HttpError
 from aviso_server.http.outgoing import Outgoing
 from tests.harness import Server
 from tests.harness.tokens import SECRET, bearer, claims, signed
@@ -126,7 +126,7 @@ def test_keys_that_cannot_be_had(issuer: WebService, said: Said) -> None:
     async def script(keys: Jwks, clock: Clock) -> None:
         issuer.answer = lambda asked: said
         for _ in range(10):
-            with pytest.raises(Refusal) as refusal:
+            with pytest.raises(HttpError) as refusal:
                 await keys.candidates("one", "RS256")
             assert refusal.value.status == 503
         assert len(issuer.asked) == 1, "an issuer in trouble is not asked for every token"
@@ -137,7 +137,7 @@ def test_keys_that_cannot_be_had(issuer: WebService, said: Said) -> None:
         clock.now += 3600
         assert len(await keys.candidates("one", "RS256")) == 1, "known keys are used while the issuer is away"
         clock.now += 86_400
-        with pytest.raises(Refusal):
+        with pytest.raises(HttpError):
             await keys.candidates("one", "RS256")
 
     run(issuer, script)

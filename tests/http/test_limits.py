@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from aviso_server.http.limits.clients import Clients
-from aviso_server.http.limits.memory import Memory, resident_bytes
-from aviso_server.http.limits.rate import Buckets
+from aviso_server.http.limits import Buckets, Clients, Memory, resident_bytes
 from tests.config.configurations import inspected, keys
 from tests.harness import Client, Server
+from tests.harness.broker import wait_until
 from tests.harness.client import body
 from tests.harness.metrics import scrape, with_metrics
 
@@ -45,8 +44,7 @@ def test_request_rate(tmp_path: Path) -> None:
         assert int(refused.header("retry-after") or "") >= 1
         assert [api.get("/health").status for _ in range(10)] == [200] * 10, "probes are not limited"
         assert scrape(server, port).value("aviso_limit_refusals_total", limit="requests_per_second") >= 2
-        time.sleep(1.2)
-        assert api.get("/api/v1/schema").status == 200
+        wait_until(lambda: api.get("/api/v1/schema").status == 200)
 
 
 def test_request_rate_behind_a_trusted_proxy(tmp_path: Path) -> None:
@@ -84,7 +82,7 @@ def test_connections_per_client(tmp_path: Path) -> None:
             assert refused.header("connection") == "close"
             assert "2 connections" in refused.json()["message"]
             assert scrape(server, port).value("aviso_limit_refusals_total", limit="connections_per_client") == 1
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while server.client.get("/api/v1/schema").status != 200:
             assert time.monotonic() < deadline, "connections that are gone must not count"
             time.sleep(0.05)
@@ -109,7 +107,7 @@ def test_enough_memory(tmp_path: Path) -> None:
 
 def _sent(server: Server, *parts: bytes, pause: float = 0.0) -> bytes:
     """What comes back until the server hangs up."""
-    with socket.create_connection((server.host, server.port), timeout=10) as client:
+    with socket.create_connection((server.host, server.port), timeout=60) as client:
         for part in parts:
             client.sendall(part)
             time.sleep(pause)

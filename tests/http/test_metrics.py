@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aviso_server.http.metrics.series import SERIES
+from aviso_server.http.exposition import SERIES
 from tests.harness import Client, Server, StartFailed
 from tests.harness.client import body
 from tests.harness.metrics import Scrape, scrape, with_metrics
@@ -121,6 +121,7 @@ def test_every_series_is_exported_with_its_labels(metered: Metered) -> None:
     assert {name: ours[name] for name in CONTRACT} == CONTRACT
     assert "process_resident_memory_bytes" in exported
     assert "process_open_fds" in exported
+    assert found.value("process_threads") >= 1
 
 
 def test_requests_by_route(metered: Metered) -> None:

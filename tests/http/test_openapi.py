@@ -44,9 +44,19 @@ OPERATIONS = {
     ("get", "/api/v1/streams"): "streaming",
     ("get", "/api/v1/insight"): "streaming",
     ("get", "/api/v1/insight/{event_type}/{name}"): "streaming",
+    **{(method, "/api/v1/subscriptions"): "subscriptions" for method in ("get", "post")},
+    **{(method, "/api/v1/subscriptions/{name}"): "subscriptions" for method in ("get", "patch", "put", "delete")},
+    **{
+        ("post", f"/api/v1/subscriptions/{{name}}/{action}"): "subscriptions"
+        for action in (
+            *("pause", "resume", "rotate", "test", "dead/retry", "dead/skip"),
+            *("pull", "ack", "nack", "extend"),
+        )
+    },
+    **{("get", f"/api/v1/subscriptions/{{name}}/{what}"): "subscriptions" for what in ("deliveries", "dead")},
 }
 POSTS = ["notification", "watch", "replay", "explain"]
-MAKERS = {"Refusal.error", "MalformedRequest", "Endpoint"}
+MAKERS = {"HttpError.of", "MalformedRequest", "Endpoint", "RefusedItem"}
 CREDENTIALS: list[dict[str, list[str]]] = [{"bearer_jwt": []}, {"basic": []}]
 # code, status and where it may come
 CATALOGUE = [
@@ -134,14 +144,14 @@ def test_document_has_the_operations_each_under_its_tag(document: Document) -> N
     tags = {(method, path): operation["tags"] for method, path, operation in operations(document)}
     assert tags == {place: [tag] for place, tag in OPERATIONS.items()}
     declared = [tag["name"] for tag in document["tags"]]
-    assert declared == ["health", "general", "schema", "notification", "streaming", "admin"]
+    assert declared == ["health", "general", "schema", "notification", "streaming", "subscriptions", "admin"]
     names = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(set(names)) == len(names)
 
 
 def test_document_says_who_needs_credentials(document: Document) -> None:
     for _, path, operation in operations(document):
-        if path.startswith(("/api/v1/admin", "/api/v1/auth")):
+        if path.startswith(("/api/v1/admin", "/api/v1/auth", "/api/v1/subscriptions")):
             assert operation["security"] == CREDENTIALS
         elif operation["tags"][0] in ("notification", "streaming"):
             assert {} in operation["security"]
@@ -162,7 +172,7 @@ def test_every_error_code_is_documented(document: Document, code: str, status: s
 def sent_codes() -> Iterator[str]:
     """The error codes that the server's sources hand to whatever makes an error of them."""
     root = Path(aviso_server.__file__).parent
-    for path in sorted(set(root.rglob("*.py")) - set((root / "pipeline").rglob("*.py"))):  # Spark answers no requests
+    for path in sorted(set(root.rglob("*.py")) - set((root / "spark").rglob("*.py"))):  # Spark answers no requests
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS:
                 for argument in node.args:
@@ -189,7 +199,8 @@ def test_every_answer_carries_a_request_id(document: Document) -> None:
 def test_every_operation_names_its_other_answers(document: Document) -> None:
     for _, path, operation in operations(document):
         answers = operation["responses"]
-        assert {"200", "404", "500", "503"} <= answers.keys()
+        assert {"404", "500", "503"} <= answers.keys()
+        assert {"200", "201", "204"} & answers.keys()
         if "requestBody" in operation:
             assert answers["413"]["content"].keys() == {"text/plain"}
         if "{" not in path and path != "/api/v1/admin/wipe/stream":

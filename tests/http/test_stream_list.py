@@ -107,5 +107,5 @@ def test_a_minimal_replay_has_what_the_log_keeps(server: Server) -> None:
     assert table.schema.names == ["sequence", "time_ns", "topic", *boxes, "identifier", "payload"]
     first, second = table.to_pylist()
     assert (first["sequence"], first["topic"], first["payload"]) == (1, "flood.oslo", '{"a":"x","b":1}')
-    assert json.loads(first["identifier"]) == {"port": "oslo", "polygon": "(0,0,0,2,2,2,0,0)"}
+    assert first["identifier"] == '{"polygon":[[0.0,0.0],[0.0,2.0],[2.0,2.0],[0.0,0.0]],"port":"oslo"}'
     assert ([first[name] for name in boxes], [second[name] for name in boxes]) == ([0.0, 0.0, 2.0, 2.0], [None] * 4)

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aviso_server.insight.tables import HOUR, Day, State, day_text
+from aviso_server.insight.counts import HOUR, Day, State, day_text
 
 __all__ = ["NOON", "write"]
 

@@ -7,18 +7,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
-from aviso_server.insight.answers import answer, overview
-from aviso_server.insight.delay import percentiles, rounded
-from aviso_server.insight.export import export
-from aviso_server.insight.reading import LocalFiles, Reader
-from aviso_server.insight.report import report
-from aviso_server.insight.tables import HOUR, folder_of, stream_of
+from aviso_server.insight.answers import answer, overview, percentiles, rounded
+from aviso_server.insight.charts import export, report
+from aviso_server.insight.counts import HOUR, Reader, folder_of, stream_of
+from aviso_server.lake.storage import LocalStorage
 from tests.insight.handmade import NOON, write
 
 TIMES = (NOON * HOUR, NOON * HOUR + 7)
@@ -140,16 +139,16 @@ def test_spans_that_mean_nothing_are_refused(reader: Reader, start: int, end: in
 
 
 def test_tables_made_anew_while_they_are_read_are_read_again(tmp_path: Path) -> None:
-    class Moving(LocalFiles):
+    class Moving(LocalStorage):
         moved = False
 
-        def read(self, path: str) -> bytes:
+        def open(self, path: str) -> pa.NativeFile:
             if path.endswith(".parquet") and not self.moved:
                 self.moved = True
                 for old in (tmp_path / "_insight" / "stream=mars").glob("*.parquet"):
                     old.unlink()
                 write(tmp_path, "mars", {"hours": [(NOON, 77)]}, generation=2)
-            return super().read(path)
+            return super().open(path)
 
     write(tmp_path, "mars", TABLES)
     found = answer(Reader(str(tmp_path), Moving()), "mars", "hours", None, None, None)
@@ -158,12 +157,12 @@ def test_tables_made_anew_while_they_are_read_are_read_again(tmp_path: Path) -> 
 
 
 def test_files_are_read_once_and_memory_is_bounded(tmp_path: Path) -> None:
-    class Counting(LocalFiles):
+    class Counting(LocalStorage):
         reads = 0
 
-        def read(self, path: str) -> bytes:
+        def open(self, path: str) -> pa.NativeFile:
             self.reads += path.endswith(".parquet")
-            return super().read(path)
+            return super().open(path)
 
     write(tmp_path, "mars", TABLES)
     files = Counting()

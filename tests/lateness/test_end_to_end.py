@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aviso_server.model.lateness.learned import FOLDER, Learned, encode, file_name
-from aviso_server.model.lateness.rhythm import Rhythm
-from aviso_server.model.lateness.watched import DAY, day_text
+import pytest
+
+from aviso_server.model.lateness import DAY, LATENESS_FOLDER, Learned, Rhythm, day_text, encode, file_name
 from tests.harness import Server
 from tests.harness.metrics import scrape, with_metrics
 
@@ -58,7 +58,7 @@ class Coast:
         model = Learned(
             event_type="tide", learned_at=now, until=0, by=("port",), date="date", rhythms=tuple(self.rhythms)
         )
-        folder = self.server.directory / "archive" / FOLDER
+        folder = self.server.directory / "archive" / LATENESS_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "draft").write_bytes(encode(model))
         (folder / "draft").replace(folder / file_name("tide"))
@@ -90,6 +90,7 @@ def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long  # products must be late first, on three servers
 def test_alarms_over_restarts(tmp_path: Path) -> None:
     config = with_metrics(CONFIG)
     with Server(config, tmp_path) as server:

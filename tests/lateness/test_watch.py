@@ -13,14 +13,11 @@ import msgspec
 import pytest
 
 from aviso_server.delivery.hub import Hub, Pace
-from aviso_server.lateness.model_files import ModelFiles
-from aviso_server.lateness.state_file import StateFile
-from aviso_server.lateness.watch import Watch
+from aviso_server.lateness.watch import ModelFiles, StateFile, Watch
 from aviso_server.log.base import Log, StoragePolicy
 from aviso_server.log.sqlite.log import SqliteLog
-from aviso_server.model.lateness.learned import Learned, encode, file_name
-from aviso_server.model.lateness.rhythm import Rhythm
-from aviso_server.model.lateness.watched import DAY, Watched, day_text
+from aviso_server.model.lateness import DAY, Learned, Rhythm, Watched, day_text, encode, file_name
+from aviso_server.store import Store
 from tests.model.event_types import event_type
 
 HOUR = 3600
@@ -53,7 +50,7 @@ class Scene:
         self.log = log
         self.folder = folder
         self.now = 0.0  # hours since the beginning of the first day
-        self.hub = Hub(log, "http://localhost", Pace())
+        self.hub = Hub(Store(log), "http://localhost", Pace())
         self.write(model("oslo", "bergen"))
 
     def write(self, learned: Learned) -> None:
@@ -67,7 +64,7 @@ class Scene:
         """A watch as a server that has just started has it."""
         models = ModelFiles(self.folder / "models", [WATCHED])
         file = StateFile(self.folder / state)
-        return Watch([(WATCHED, TIDE)], self.log, self.hub.history, models, file, self.clock)
+        return Watch([(WATCHED, TIDE)], self.hub.store, models, file, self.clock)
 
     def clock(self) -> int:
         return int((DAY_0 * DAY + self.now * HOUR) * 10**9)

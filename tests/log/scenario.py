@@ -8,7 +8,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec
 
+import pytest
+from nats.aio.client import Client
+
 from aviso_server.log.base import Log
+from aviso_server.log.jetstream.wire import Message
+from aviso_server.log.sqlite.writer import Writer
 from aviso_server.model.notification import Box, Draft, Notification
 
 P = ParamSpec("P")
@@ -24,6 +29,19 @@ def in_event_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, N
         asyncio.run(test(*args, **kwargs))
 
     return run
+
+
+def block(message: Message) -> bytes:
+    """The headers of a message as the client writes them, without the blank line at their end."""
+    written: list[bytes] = []
+
+    class Writing(Client):
+        async def _send_command(self, cmd: bytes, priority: bool = False) -> None:
+            written.append(cmd)
+
+    asyncio.run(Writing()._send_publish(message.subject, "", message.body, len(message.body), dict(message.headers)))
+    [command] = written
+    return command[command.index(b"\r\n") + 2 :].removesuffix(message.body + b"\r\n").removesuffix(b"\r\n")
 
 
 @asynccontextmanager
@@ -78,3 +96,28 @@ async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: flo
     async with asyncio.timeout(seconds):
         while not await condition():
             await asyncio.sleep(0.02)
+
+
+class Tidying:
+    """Counts how often writers of sqlite logs tidy up, and makes them do so fifty times a second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        tidy = Writer._tidy
+
+        def counted(writer: Writer) -> bool:
+            more = tidy(writer)
+            self.count += 1
+            return more
+
+        monkeypatch.setattr(Writer, "_tidy", counted)
+        monkeypatch.setattr("aviso_server.log.sqlite.writer.TRIM_SECONDS", 0.02)
+
+    async def twice(self) -> None:
+        """Wait until a writer has tidied up twice from now on: once of it began after this call."""
+        enough = self.count + 2
+
+        async def done() -> bool:
+            return self.count >= enough
+
+        await until(done)

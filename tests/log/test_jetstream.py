@@ -12,9 +12,9 @@ import pytest
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import KeyPolicy, Log, StoragePolicy
+from aviso_server.log.jetstream.client import BrokerOptions
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from aviso_server.log.jetstream.log import JetStreamLog
-from aviso_server.log.jetstream.options import BrokerOptions
 from aviso_server.model.notification import Notification
 from tests.harness.broker import ask, single
 from tests.log.contract import LogContract, StoragePolicyContract
@@ -181,6 +181,42 @@ class TestOnABroker(OwnBroker):
         said = caplog.text
         assert "1 replica(s)" in said
         assert ("in memory" in said, "sync_interval" in said) == (storage == "memory", storage == "file")
+
+    @in_event_loop
+    async def test_a_connection_that_the_client_gives_up_is_made_anew(self) -> None:
+        """The client closes for good when the broker reports an error, though most of them pass."""
+        seen: list[Notification] = []
+        lost: list[str] = []
+        log = self.make(reconnect_delay_ms=50)
+        async with opened(log):
+            log.follow("mars", seen.extend, lost.append)
+            await log.append(draft(1))
+            assert log._connection._client is not None
+            await log._connection._client._send_command(b"NONSENSE\r\n")
+            await log._connection._client.publish("nobody")
+
+            async def gone() -> bool:
+                return not log.connected
+
+            async def back() -> bool:
+                return log.connected
+
+            await until(gone)
+            await until(back)
+            await log.append(draft(2))
+            assert await sequences(log, "mars") == [1, 2]
+            assert ([each.sequence for each in seen], lost) == ([1, 2], [])
+
+    @in_event_loop
+    async def test_publishers_are_told_of_errors_that_nobody_expects(self) -> None:
+        """A stream whose mark cannot be read raises while a group is gathered, and that is no error of the log."""
+        stream = {"name": "MARS", "subjects": ["mars.>"], "metadata": {"aviso_thinned_through": "no number"}}
+        await asyncio.to_thread(ask, self.broker.url, "STREAM.CREATE.MARS", stream)
+        log = JetStreamLog(BrokerOptions(nats_url=self.broker.url), KEEP_ALL, archived=lambda _: 0)
+        async with opened(log), asyncio.timeout(60):
+            for drafts in ([draft(1)], [draft(2), draft(3)]):
+                with pytest.raises(LogError, match="cannot be stored"):
+                    await log.append_many(drafts)
 
     @in_event_loop
     async def test_when_the_broker_stays_away(self) -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from aviso_server.errors import KeyInDoubt, LogError
 from aviso_server.log.base import Key, Keyed, KeyPolicy, StoragePolicy
-from aviso_server.log.jetstream.connection import Connection
+from aviso_server.log.jetstream.client import BrokerOptions, Connection
 from aviso_server.log.jetstream.keys import Claim, Keys
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from aviso_server.log.jetstream.log import JetStreamLog
-from aviso_server.log.jetstream.options import BrokerOptions
 from tests.harness.broker import ask, publish, single
 from tests.log.key_contract import found, keyed
 from tests.log.scenario import draft, everything, in_event_loop, opened, sequences

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aviso_server.log.jetstream.parser import Parser
+from aviso_server.log.jetstream.client import Parser
 from aviso_server.log.jetstream.wire import identify_by, message_of
-from aviso_server.model.json_value import compact
+from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Box, Draft, Notification
+from tests.log.scenario import block
 
 IDENTIFY = identify_by({"mars": ("class", "step")})
 PLAIN = "$JS.ACK.MARS.follower.1.%d.%d.%d.0"
@@ -32,10 +33,10 @@ EXTRA = [b"", b"Nats-Batch-Id: 1\r\nNats-Batch-Sequence: 2\r\n", b"Nats-Msg-Id: 
 def delivered(draft: Draft, number: int, reply: str, extra: bytes = b"", subscription: int = 7) -> bytes:
     """How a consumer delivers it, as its `number`-th delivery."""
     message = message_of(draft)
-    head = message.headers + extra + b"\r\n"
+    head = block(message) + extra + b"\r\n"
     where = (reply % (number + 100, number, number + 1000)).encode()
     sizes = b"%d %d" % (len(head), len(head) + len(message.body))
-    return b"HMSG %b %d %b %b\r\n%b%b\r\n" % (message.subject, subscription, where, sizes, head, message.body)
+    return b"HMSG %b %d %b %b\r\n%b%b\r\n" % (message.subject.encode(), subscription, where, sizes, head, message.body)
 
 
 def expected(draft: Draft, number: int) -> tuple[int, Notification]:
@@ -49,7 +50,7 @@ def parsed(pieces: Sequence[bytes]) -> tuple[list[tuple[int, Notification]], lis
 
     async def run() -> None:
         parser = Parser(None)
-        parser.consumers[b"7"] = (lambda number, one: deliveries.append((number, one)), IDENTIFY, None)
+        parser.consumers[b"7"] = (lambda number, one: deliveries.append((number, one)), IDENTIFY)
         parser.handlers[b"7"] = lambda subject, reply, headers, body: others.append(headers)
         parser.handlers[b"8"] = lambda subject, reply, headers, body: None
         for piece in pieces:

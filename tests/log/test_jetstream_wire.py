@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from aviso_server.errors import LogError
 from aviso_server.log.jetstream.wire import identify_by, message_of, notification_of, readable, time_of
 from aviso_server.model import topic as topics
-from aviso_server.model.json_value import compact
+from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Box, Draft, Notification
+from tests.log.scenario import block
 
-IDENTIFY = identify_by({"mars": ("class", "step"), "polygon": ("date", "time")})
-P = "(52.5,13.4,52.6,13.5,52.5,13.6,52.4,13.5,52.5,13.4)"
+IDENTIFY = identify_by({"mars": ("class", "step"), "polygon": ("date", "time"), "area": ("polygon",)})
+PAIRS = [[52.5, 13.4], [52.6, 13.5], [52.5, 13.6], [52.4, 13.5], [52.5, 13.4]]
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 boxes = st.none() | st.tuples(*[st.floats(-90, 90)] * 4).map(lambda numbers: Box(*numbers))
@@ -22,8 +23,8 @@ boxes = st.none() | st.tuples(*[st.floats(-90, 90)] * 4).map(lambda numbers: Box
 def back(draft: Draft) -> Notification:
     """What a reader makes of the message; brokers add headers of their own at the end."""
     message = message_of(draft)
-    headers = message.headers + b"Nats-Stream: MARS\r\nNats-Sequence: 7\r\n\r\n"
-    return notification_of(7, 11, message.subject, headers, message.body, IDENTIFY)
+    headers = block(message) + b"Nats-Stream: MARS\r\nNats-Sequence: 7\r\n\r\n"
+    return notification_of(7, 11, message.subject.encode(), headers, message.body, IDENTIFY)
 
 
 @given(tokens=st.lists(text, max_size=4), values=st.dictionaries(text, text, max_size=4), box=boxes)
@@ -36,7 +37,7 @@ def test_a_draft_comes_back_as_it_was(tokens: list[str], values: dict[str, str],
 def test_every_topic_is_a_subject_of_its_stream(tokens: list[str]) -> None:
     """No blanks, no empty words, no wildcards; different topics have different subjects."""
     draft = Draft("mars", topics.build(["mars", *tokens]), b"{}", b"null")
-    subject = message_of(draft).subject.decode()
+    subject = message_of(draft).subject
     assert subject.startswith("mars.")
     assert all(subject.split("."))
     assert not set(subject) & set(" \t\r\n*>")
@@ -52,14 +53,27 @@ def test_a_long_topic_travels_in_a_header() -> None:
 
 
 def test_the_headers_of_the_reference_server() -> None:
-    identifier = compact({"date": "20250706", "polygon": P, "time": "1200"})
-    message = message_of(Draft("polygon", "polygon.20250706.1200", identifier, b"1", Box(52.4, 13.4, 52.6, 13.6)))
-    assert b"\r\nspatial_bbox: 52.4,13.4,52.6,13.6\r\n" in message.headers
-    assert b"\r\nspatial_geometry: " + P.encode() + b"\r\n" in message.headers
+    identifier = compact({"date": "20250706", "polygon": PAIRS, "time": "1200"})
+    draft = Draft("polygon", "polygon.20250706.1200", identifier, b"1", Box(52.4, 13.4, 52.6, 13.6))
+    message = message_of(draft)
+    assert b"\r\nspatial_bbox: 52.4,13.4,52.6,13.6\r\n" in block(message)
+    assert b"\r\nspatial_geometry: " + compact(PAIRS) + b"\r\n" in block(message)
+    assert back(draft).identifier == identifier
     cloud = compact({"point_cloud": [[1.0, 2.0], [3.0, 4.0]]})
     message = message_of(Draft("mars", "mars.od", cloud, b"1", Box(1, 2, 3, 4)))
-    assert b"\r\nspatial_bbox: 1,2,3,4\r\n" in message.headers
-    assert b"\r\nspatial_point_cloud: [[1.0,2.0],[3.0,4.0]]\r\n" in message.headers
+    assert b"\r\nspatial_bbox: 1,2,3,4\r\n" in block(message)
+    assert b"\r\nspatial_point_cloud: [[1.0,2.0],[3.0,4.0]]\r\n" in block(message)
+
+
+def test_a_large_shape_stands_in_the_headers_once() -> None:
+    """A broker takes 64 kB of headers, and a shape may have 61,440 bytes; it may be a part of the topic too."""
+    ring = compact([[1.5, 1.25]] + [[1.25, 1.25]] * 5_118 + [[1.5, 1.25]])
+    draft = Draft("area", "area." + topics.encode(ring.decode()), b'{"polygon":%b}' % ring, b"1", Box(1, 1, 2, 2))
+    assert len(block(message_of(draft))) < len(ring) + 500
+    assert back(draft) == Notification(7, 11, draft.topic, draft.identifier, draft.payload, draft.box)
+    cloud = Draft("mars", "mars.od.4", b'{"class":"od","point_cloud":%b}' % ring, b"1", Box(1, 1, 2, 2))
+    assert len(block(message_of(cloud))) < len(ring) + 500
+    assert back(cloud).identifier == cloud.identifier
 
 
 def test_an_empty_part_is_refused() -> None:
@@ -78,15 +92,55 @@ def test_an_empty_part_is_refused() -> None:
             b"polygon.20250706.1200",
             b"NATS/1.0\r\nspatial_bbox: 0,0,1,1.5\r\nspatial_geometry: (0,0,0,1,1,1,0,0)\r\n\r\n",
             b"[]",
-            {"date": "20250706", "time": "1200", "polygon": "(0,0,0,1,1,1,0,0)"},
+            {"date": "20250706", "time": "1200", "polygon": [[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]},
             [],
             Box(0, 0, 1, 1.5),
+        ),
+        (
+            b"polygon.20250706.1200",
+            b"NATS/1.0\r\nspatial_bbox: 0,0,1,1\r\nspatial_geometry: [[0,0],[0,1.0],[1,1],[0,0]]\r\n\r\n",
+            b"[]",
+            {"date": "20250706", "time": "1200", "polygon": [[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]},
+            [],
+            Box(0, 0, 1, 1),
+        ),
+        (
+            b"area.(0,0,0,1%2E5,1,1,0,0)",
+            b"",
+            b"1",
+            {"polygon": [[0.0, 0.0], [0.0, 1.5], [1.0, 1.0], [0.0, 0.0]]},
+            1,
+            None,
+        ),
+        (
+            b"area.[[0%2E0,0%2E0],[0%2E0,1%2E5],[1%2E0,1%2E0],[0%2E0,0%2E0]]",
+            b"",
+            b"1",
+            {"polygon": [[0.0, 0.0], [0.0, 1.5], [1.0, 1.0], [0.0, 0.0]]},
+            1,
+            None,
+        ),
+        (
+            b"polygon.20250706.1200",
+            b"NATS/1.0\r\nspatial_geometry: invalid\r\n\r\n",
+            b"1",
+            {"date": "20250706", "time": "1200", "polygon": "invalid"},
+            1,
+            None,
+        ),
+        (
+            b"mars.od.4",
+            b"NATS/1.0\r\nspatial_point_cloud: [[1,2\r\n\r\n",
+            b"1",
+            {"class": "od", "step": "4", "point_cloud": "[[1,2"},
+            1,
+            None,
         ),
         (
             b"mars.od.%2A",
             b"NATS/1.0\r\nspatial_point_cloud: [[1,2]]\r\nspatial_bbox: nonsense\r\n\r\n",
             b"\xff",
-            {"class": "od", "point_cloud": [[1, 2]]},
+            {"class": "od", "point_cloud": [[1.0, 2.0]]},
             "\ufffd",
             None,
         ),

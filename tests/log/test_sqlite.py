@@ -17,7 +17,7 @@ from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Box, Draft, Notification
 from tests.log.contract import LogContract, StoragePolicyContract
 from tests.log.key_contract import KeyContract
-from tests.log.scenario import EVERYTHING, draft, everything, in_event_loop, opened, sequences, size, until
+from tests.log.scenario import EVERYTHING, Tidying, draft, everything, in_event_loop, opened, sequences, size, until
 
 SECOND = 1_000_000_000
 
@@ -265,7 +265,8 @@ async def test_limits_that_change_between_restarts_apply_at_once(tmp_path: Path)
 
 
 @in_event_loop
-async def test_retention_follows_the_clock_and_applies_at_open(tmp_path: Path) -> None:
+async def test_retention_follows_the_clock_and_applies_at_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tidying = Tidying(monkeypatch)
     now = [100 * SECOND]
     policies = {"mars": StoragePolicy(retention_ns=10 * SECOND)}
     async with opened(SqliteLog(tmp_path, policies, clock=lambda: now[0])) as log:
@@ -273,7 +274,7 @@ async def test_retention_follows_the_clock_and_applies_at_open(tmp_path: Path) -
         now[0] += 5 * SECOND
         await log.append(draft(2))
         now[0] += 5 * SECOND
-        await asyncio.sleep(1.5)
+        await tidying.twice()
         assert await sequences(log, "mars") == [1, 2], "exactly ten seconds old is kept"
         now[0] += 1
 

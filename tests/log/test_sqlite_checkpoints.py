@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from aviso_server.log.sqlite.checkpoints import INTERVAL, Checkpoints
-from aviso_server.log.sqlite.files import DATABASE, PAGE_SIZE, PAGES_AHEAD, prepare
+from aviso_server.log.sqlite.files import DATABASE, PAGE_SIZE, WAL_PAGES, prepare
+from aviso_server.log.sqlite.ledger import Ledger
 from aviso_server.log.sqlite.log import SqliteLog
+from aviso_server.log.sqlite.writer import CHECKPOINT_SECONDS, Checkpoints
 from aviso_server.model.notification import Draft
 
 PAYLOAD = b'"' + b"x" * 4000 + b'"'
@@ -20,12 +21,12 @@ def test_the_file_ahead_stays_small_while_publishing_goes_on(tmp_path: Path) -> 
         await log.open()
         stored = 0
         try:
-            while stored * len(PAYLOAD) < 4 * PAGES_AHEAD * PAGE_SIZE:
+            while stored * len(PAYLOAD) < 4 * WAL_PAGES * PAGE_SIZE:
                 drafts = [Draft("tide", f"tide.{stored + place}", b"{}", PAYLOAD) for place in range(AT_ONCE)]
                 notifications = await log.append_many(drafts)
                 stored += len(notifications)
-                await asyncio.sleep(INTERVAL / 3)
-            await asyncio.sleep(3 * INTERVAL)
+                await asyncio.sleep(CHECKPOINT_SECONDS / 3)
+            await asyncio.sleep(3 * CHECKPOINT_SECONDS)
             sizes = (tmp_path / DATABASE).stat().st_size, (tmp_path / f"{DATABASE}-wal").stat().st_size
             batch = await log.read("tide", 1, stored, 1000)
             assert [each.sequence for each in batch.notifications[:3]] == [1, 2, 3]
@@ -35,12 +36,12 @@ def test_the_file_ahead_stays_small_while_publishing_goes_on(tmp_path: Path) -> 
         return sizes
 
     database, ahead = asyncio.run(publish())
-    assert database > 3 * PAGES_AHEAD * PAGE_SIZE, "the database has not grown while the log was open"
-    assert ahead < 2 * PAGES_AHEAD * PAGE_SIZE, "the file ahead was not used again"
+    assert database > 3 * WAL_PAGES * PAGE_SIZE, "the database has not grown while the log was open"
+    assert ahead < 2 * WAL_PAGES * PAGE_SIZE, "the file ahead was not used again"
 
 
 def test_a_stop_is_heard_however_late_it_comes(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(prepare(tmp_path))
+    checkpoints = Checkpoints(prepare(tmp_path), Ledger(tmp_path, {}))
     clear = checkpoints._committed.clear
 
     def stop_and_clear() -> None:

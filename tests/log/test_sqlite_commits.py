@@ -1,4 +1,4 @@
-"""Where a sqlite log writes, small commits in the event loop and all others in a thread, and who waits for its disk."""
+"""A sqlite log writes in one thread, which alone waits for the disk."""
 
 from __future__ import annotations
 
@@ -14,63 +14,59 @@ import pytest
 
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import StoragePolicy
-from aviso_server.log.sqlite import writer
 from aviso_server.log.sqlite.log import SqliteLog
-from aviso_server.log.sqlite.work import SMALL_BYTES, SMALL_COMMIT
 from aviso_server.model.notification import Notification
-from tests.log.scenario import draft, in_event_loop, opened, sequences
+from tests.log.scenario import Tidying, draft, in_event_loop, opened, sequences
 
 THREAD = "aviso-log-writer"
 
 
 class Places:
-    """The threads that rows were inserted from."""
+    """The threads that statements came from: those that write rows, or those that begin as given."""
 
-    def __init__(self, log: SqliteLog) -> None:
+    def __init__(self, log: SqliteLog, *beginnings: str) -> None:
         self.names: list[str] = []
+        self._beginnings = beginnings or ("INSERT", "UPDATE", "DELETE", "COMMIT")
         assert log._opened is not None
         log._opened.connection.set_trace_callback(self._heard)
 
     def _heard(self, statement: str) -> None:
-        if statement.startswith("INSERT INTO stream_"):
+        if statement.startswith(self._beginnings):
             self.names.append(threading.current_thread().name)
 
 
 @in_event_loop
-async def test_a_small_commit_runs_in_the_event_loop(tmp_path: Path) -> None:
-    log = SqliteLog(tmp_path)
-    async with opened(log):
-        await log.append(draft(1))  # makes the table
-        places = Places(log)
-        await asyncio.gather(*(log.append(draft(number)) for number in range(SMALL_COMMIT)))
-        assert places.names == [threading.current_thread().name]
-
-
-@in_event_loop
-async def test_whatever_may_take_longer_runs_in_the_thread(tmp_path: Path) -> None:
+async def test_whatever_is_written_is_written_in_the_thread(tmp_path: Path) -> None:
     policies = {"tide": StoragePolicy(max_messages=2)}
     log = SqliteLog(tmp_path, policies)
     async with opened(log):
-        await log.append(draft(1))
-        await log.append(draft(1, stream="tide"))
         places = Places(log)
-        await asyncio.gather(*(log.append(draft(number)) for number in range(SMALL_COMMIT + 1)))
-        await log.append(draft(1, padding=SMALL_BYTES))
+        await asyncio.gather(*(log.append(draft(number)) for number in range(200)))
         await log.append_many([draft(number) for number in range(200)])
         await log.append(draft(1, stream="tide"))
-        await log.append(draft(1, stream="new"))
+        await log.delete("mars", 1)
+        await log.wipe("tide")
+        assert places.names
         assert set(places.names) == {THREAD}
 
 
 @in_event_loop
-async def test_order_is_kept_between_event_loop_and_thread(tmp_path: Path) -> None:
+async def test_what_arrives_together_is_one_commit(tmp_path: Path) -> None:
+    log = SqliteLog(tmp_path)
+    async with opened(log):
+        places = Places(log, "COMMIT")
+        await asyncio.gather(*(log.append(draft(number)) for number in range(200)))
+        assert len(places.names) == 1
+
+
+@in_event_loop
+async def test_order_is_kept_between_singles_and_batches(tmp_path: Path) -> None:
     chance = random.Random(7)
     log = SqliteLog(tmp_path)
     async with opened(log):
         await log.append(draft(0))
         heard: list[int] = []
         log.follow("mars", lambda fresh: heard.extend(each.sequence for each in fresh))
-        places = Places(log)
         singles: list[asyncio.Future[Notification]] = []
         pairs: list[asyncio.Future[Sequence[Notification]]] = []
         for _ in range(300):
@@ -88,7 +84,6 @@ async def test_order_is_kept_between_event_loop_and_thread(tmp_path: Path) -> No
         assert all(second == first + 1 for first, second in together)
         assert sorted([*alone, *chain.from_iterable(together)]) == heard == list(range(2, count + 1))
         assert await sequences(log, "mars") == list(range(1, count + 1))
-        assert set(places.names) == {threading.current_thread().name, THREAD}, "or nothing was mixed here"
 
 
 class Disk:
@@ -103,45 +98,15 @@ class Disk:
         self.error: OSError | None = None
         self._writer._force = self._force
         self.threads: list[str] = []  # that have waited for it
-        self.held = ""  # the thread that is held up; all, if none is named
 
     def _force(self) -> None:
         self.threads.append(threading.current_thread().name)
-        if self.held in ("", threading.current_thread().name):
-            assert self.ready.wait(30)
+        assert self.ready.wait(30)
         if self.error is not None:
             raise self.error
         self._real()
 
 
-@pytest.fixture
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every disk is too slow for the event loop, from the first commit on."""
-    monkeypatch.setattr(writer, "SLOW_COMMIT", 0.0)
-
-
-@in_event_loop
-async def test_after_a_slow_commit_the_event_loop_does_not_wait_for_the_disk_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "SLOW_COMMIT", 0.0)
-    monkeypatch.setattr(writer, "CAUTION", 0.3)
-    log = SqliteLog(tmp_path)
-    async with opened(log):
-        await log.append(draft(1))  # makes the table
-        disk = Disk(log)
-        places = Places(log)
-        for _ in range(3):
-            await log.append(draft(1))
-        here = threading.current_thread().name
-        assert disk.threads == [here, THREAD, THREAD]
-        await asyncio.sleep(0.4)
-        await log.append(draft(1))
-        assert disk.threads[-1] == here
-        assert set(places.names) == {here}
-
-
-@pytest.mark.usefixtures("slow_disk")
 @in_event_loop
 async def test_a_disk_that_hangs_holds_up_publishers_only_and_nobody_sees_what_is_not_on_it(tmp_path: Path) -> None:
     log = SqliteLog(tmp_path)
@@ -168,7 +133,10 @@ async def test_a_disk_that_hangs_holds_up_publishers_only_and_nobody_sees_what_i
 
 
 @in_event_loop
-async def test_what_the_disk_failed_to_take_is_refused_and_so_is_everything_after_it(tmp_path: Path) -> None:
+async def test_what_the_disk_failed_to_take_is_refused_and_so_is_everything_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidying = Tidying(monkeypatch)
     log = SqliteLog(tmp_path)
     async with opened(log):
         await log.append(draft(1))
@@ -182,7 +150,7 @@ async def test_what_the_disk_failed_to_take_is_refused_and_so_is_everything_afte
         for attempt in (log.append(draft(3)), log.append_many([draft(4), draft(5)]), log.wipe("mars")):
             with pytest.raises(LogUnavailable, match="until a restart"):
                 await attempt
-        await asyncio.sleep(1.2)  # longer than it takes to try again
+        await tidying.twice()
         assert not log.connected
         assert heard == []
         assert await sequences(log, "mars") == [1]
@@ -193,9 +161,11 @@ async def test_what_the_disk_failed_to_take_is_refused_and_so_is_everything_afte
         assert (await again.append(draft(6))).sequence == found[-1] + 1
 
 
-@pytest.mark.usefixtures("slow_disk")
 @in_event_loop
-async def test_retention_does_not_announce_what_is_on_its_way_to_the_disk(tmp_path: Path) -> None:
+async def test_retention_does_not_announce_what_is_on_its_way_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Tidying(monkeypatch)
     clock = [10**9]
     log = SqliteLog(tmp_path, {"mars": StoragePolicy(retention_ns=10**9)}, clock=lambda: clock[0])
     async with opened(log):
@@ -205,30 +175,10 @@ async def test_retention_does_not_announce_what_is_on_its_way_to_the_disk(tmp_pa
         clock[0] += 2 * 10**9
         disk.ready.clear()
         waiting = log.append(draft(2))
-        await asyncio.sleep(1.5)  # retention is due
+        await asyncio.sleep(0.2)  # retention is due ten times over
         assert (await log.state("mars")).last == 2
         disk.ready.set()
         assert (await waiting).sequence == 3
         while (await log.state("mars")).first < 3:
             await asyncio.sleep(0.05)
         assert await sequences(log, "mars") == [3]
-
-
-@in_event_loop
-async def test_what_retention_did_does_not_take_back_what_was_stored_after_it(tmp_path: Path) -> None:
-    clock = [10**9]
-    log = SqliteLog(tmp_path, {"mars": StoragePolicy(retention_ns=10**9)}, clock=lambda: clock[0])
-    async with opened(log):
-        for number in range(3):
-            await log.append(draft(number))
-        disk = Disk(log)
-        disk.held = THREAD
-        clock[0] += 2 * 10**9
-        disk.ready.clear()
-        while THREAD not in disk.threads:  # retention is at work, and waits for the disk
-            await asyncio.sleep(0.05)
-        assert (await log.append(draft(3))).sequence == 4
-        disk.ready.set()
-        assert not await log.delete("tide", 9)  # the thread does that after it has told of retention
-        state = await log.state("mars")
-        assert (state.first, state.last, state.count) == (4, 4, 1)

@@ -19,7 +19,7 @@ import pytest
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Notification
-from tests.log.scenario import draft, everything, in_event_loop, opened, sequences, until
+from tests.log.scenario import Tidying, draft, everything, in_event_loop, opened, sequences, until
 
 PUBLISH = """
 import asyncio, sys
@@ -58,7 +58,8 @@ def no_file_larger_than(size: int) -> Iterator[None]:
 
 
 @in_event_loop
-async def test_a_full_disk_fails_appends_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_full_disk_fails_appends_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tidying = Tidying(monkeypatch)
     async with opened(SqliteLog(tmp_path)) as log:
         heard: list[Notification] = []
         log.follow("mars", heard.extend)
@@ -82,7 +83,7 @@ async def test_a_full_disk_fails_appends_and_nothing_else(tmp_path: Path) -> Non
                 assert await log.state("mars") == state
                 assert list(await log.streams()) == ["mars"]
             # The readiness of a log with a full disk is looked at again and again; it stays refused.
-            await asyncio.sleep(1.3)
+            await tidying.twice()
             assert not log.connected
         assert (await log.append(draft(99))).sequence == 21
         assert log.connected

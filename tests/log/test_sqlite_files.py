@@ -106,7 +106,7 @@ def spoil_foreign(file: Path) -> None:
 
 def spoil_newer(file: Path) -> None:
     connection = sqlite3.connect(file)
-    connection.execute("PRAGMA user_version=2")
+    connection.execute("PRAGMA user_version=3")
     connection.commit()
     connection.close()
 
@@ -134,7 +134,7 @@ def spoil_half(file: Path) -> None:
 
 def spoil_catalogue(file: Path) -> None:
     connection = sqlite3.connect(file)
-    connection.execute("INSERT INTO catalogue SELECT id + 1, 'tide', 0, 0, 0, 0, 0, 0, 0 FROM catalogue")
+    connection.execute("INSERT INTO catalogue SELECT id + 1, 'tide', 0, 0, 0, 0, 0, 0, 0, 1 FROM catalogue")
     connection.commit()
     connection.close()
 
@@ -145,7 +145,7 @@ def spoil_catalogue(file: Path) -> None:
         (spoil_text, "it is not an SQLite database"),
         (spoil_empty, "it is not an SQLite database"),
         (spoil_foreign, "it is an SQLite database of another application"),
-        (spoil_newer, "it has format 2 and this version reads only format 1"),
+        (spoil_newer, "it has format 3 and this version reads only formats 1 to 2"),
         (spoil_pages, "SQLite"),
         (spoil_one_page, "SQLite"),
         (spoil_half, "SQLite"),
@@ -164,9 +164,12 @@ def test_a_foreign_or_broken_file_is_refused_and_left_as_it_is(
             asyncio.run(SqliteLog(tmp_path).open())
         assert str(file) in str(refused.value)
         assert reason in str(refused.value)
-        assert "Move the file away" in str(refused.value)
+        assert "Move the file and its ledger away" in str(refused.value)
         assert contents(tmp_path) == before
     file.unlink()
+    with pytest.raises(LogDamaged, match=r"missing, but 'log\.ledger' beside it says"):
+        asyncio.run(SqliteLog(tmp_path).open())
+    (tmp_path / "log.ledger").unlink()
     asyncio.run(fill(tmp_path, 1))
 
 
@@ -218,4 +221,4 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_half_made_database_of_a_crash_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "log.sqlite.new").write_bytes(b"half of a database")
     asyncio.run(fill(tmp_path, 3))
-    assert sorted(contents(tmp_path)) == ["log.sqlite"]
+    assert sorted(contents(tmp_path)) == ["log.ledger", "log.sqlite"]

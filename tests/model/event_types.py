@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from aviso_server.model.definition import build_event_type
+from aviso_server.model.event_type import EventType, build_event_type
 from aviso_server.model.notification import Draft, Notification
-from aviso_server.model.schema import EventType
 
 __all__ = ["CLOUD", "EXTREME", "POLYGON", "PROBE", "SQUARE", "event_type", "stored"]
 

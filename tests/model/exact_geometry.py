@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import pairwise
 
-from aviso_server.model.geometry import Point, Polygon
+from aviso_server.model.shapes import Point, Polygon
 
 Place = tuple[Fraction, Fraction]  # x, y
 

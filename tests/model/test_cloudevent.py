@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.model.cloudevent import LIVE, REPLAY, Renderer
-from aviso_server.model.json_value import compact
+from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Notification
+from aviso_server.model.shapes import PolygonForm
+from tests.model.test_batch import as_run
 
 TIME = 1_933_135_200_123_456_000
 TIDE = Notification(7, TIME, "tide.3.oslo", b'{"level":"3","port":"oslo"}', b"null")
@@ -87,3 +89,42 @@ def test_an_event_is_one_line_of_sorted_compact_json(notification: Notification,
     assert members["dataschema"].startswith("https://aviso.example.org/a/schema/")
     assert members["data"]["identifier"] == json.loads(notification.identifier)
     assert members["data"]["payload"] == json.loads(notification.payload)
+
+
+ARRAY = b'{"class":"od","polygon":[[0.0,0.0],[0.0,2.0],[2.0,2.0],[0.0,0.0]]}'
+TEXT = b'{"class":"od","polygon":"(0,0,0,2,2,2,0,0)"}'
+
+
+@pytest.mark.parametrize(("form", "expected"), [("array", ARRAY), ("text", TEXT)])
+def test_polygons_go_out_in_one_form_whatever_is_stored(form: PolygonForm, expected: bytes) -> None:
+    renderer = Renderer("area", "http://localhost", form)
+    given = [Notification(number, TIME, "area.x", stored, b"1") for number, stored in enumerate((ARRAY, TEXT), 1)]
+    for each in given:
+        assert b'{"data":{"identifier":' + expected + b"," in renderer.event(each)
+    run = as_run(given)
+    assert renderer.frames(REPLAY, given) == renderer.frames(REPLAY, run)
+    assert renderer.lines(given) == renderer.lines(run) == b"".join(renderer.event(each) + b"\n" for each in given)
+
+
+def test_a_text_field_of_an_event_type_without_shapes_stays_text() -> None:
+    assert TEXT in Renderer("area", "http://localhost").event(Notification(1, TIME, "area.x", TEXT, b"1"))
+
+
+def test_of_malformed_geometry_there_is_an_error_and_no_event() -> None:
+    renderer = Renderer("area", "http://localhost", "array")
+    good, bad = (
+        Notification(number, TIME, "area.x%2Ey", stored, b"1")
+        for number, stored in enumerate((ARRAY, b'{"polygon":"invalid"}'), 1)
+    )
+    assert renderer.can_render(good)
+    assert not renderer.can_render(bad)
+    body = {
+        "error": "CloudEvent creation failed",
+        "message": "the stored polygon is malformed: 'invalid'",
+        "request_id": "r-1",
+        "sequence": 2,
+        "topic": "area.x.y",
+    }
+    error = b"event: error\ndata: " + compact(body) + b"\n\n"
+    assert renderer.frames(REPLAY, [good, bad], "r-1") == renderer.frame(REPLAY, good) + error
+    assert renderer.lines([bad, good], "r-1") == compact(body) + b"\n" + renderer.event(good) + b"\n"

@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 from aviso_server.errors import InvalidRequest
 from aviso_server.model.constraint import COMPARISONS, Constraint
 from aviso_server.model.fields import Field
-from aviso_server.model.fields.date import DateField
-from aviso_server.model.fields.enum import EnumField
-from aviso_server.model.fields.expver import ExpverField
-from aviso_server.model.fields.float import FloatField
-from aviso_server.model.fields.integer import IntField
-from aviso_server.model.fields.polygon import PolygonField
-from aviso_server.model.fields.string import StringField
-from aviso_server.model.fields.time import TimeField
+from aviso_server.model.fields.areas import PolygonField
+from aviso_server.model.fields.dates import DateField, TimeField
+from aviso_server.model.fields.numbers import FloatField, IntField
+from aviso_server.model.fields.texts import EnumField, ExpverField, StringField
 
 INT = IntField(required=True)
 WEEK = IntField(required=True, range=(1, 7))

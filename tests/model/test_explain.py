@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
+from aviso_server.model.event_type import EventType, GenericType, read_point
 from aviso_server.model.explain import clauses_of, filter_sentence, start_sentence, verdicts
-from aviso_server.model.schema import EventType, GenericType, read_point
-from aviso_server.model.span import Span
+from aviso_server.model.times import Span
 from tests.model.event_types import CLOUD, EXTREME, POLYGON, PROBE, SQUARE, stored
 
 CORE = {"region": "North", "run_time": "12", "severity": 3}
+PAIRS = [(0.0, 0.0), (0.0, 2.0), (2.0, 2.0), (2.0, 0.0), (0.0, 0.0)]
 AROUND = "polygon of 5 vertices, latitudes 0 to 2, longitudes 0 to 2"
 
 
@@ -37,7 +38,7 @@ AROUND = "polygon of 5 vertices, latitudes 0 to 2, longitudes 0 to 2"
             [0.5, 2.0],
             "anomaly lies between 0.5 and 2.0, limits included",
         ),
-        ({"polygon": SQUARE}, "polygon", "meets", SQUARE, f"its shape has a point in common with a {AROUND}"),
+        ({"polygon": SQUARE}, "polygon", "meets", PAIRS, f"its shape has a point in common with a {AROUND}"),
         ({"point": "1, 0.5"}, "point", "contains", "1,0.5", "its polygon has the point 1,0.5 inside"),
     ],
 )

@@ -10,14 +10,10 @@ from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
 from aviso_server.model.fields import FIELD_TYPES, Field
-from aviso_server.model.fields.date import DateField
-from aviso_server.model.fields.enum import EnumField
-from aviso_server.model.fields.expver import ExpverField
-from aviso_server.model.fields.float import FloatField
-from aviso_server.model.fields.integer import IntField
-from aviso_server.model.fields.polygon import PolygonField
-from aviso_server.model.fields.string import StringField
-from aviso_server.model.fields.time import TimeField
+from aviso_server.model.fields.areas import PolygonField
+from aviso_server.model.fields.dates import DateField, TimeField
+from aviso_server.model.fields.numbers import FloatField, IntField
+from aviso_server.model.fields.texts import EnumField, ExpverField, StringField
 
 TEXT = StringField(required=True)
 SHORT = StringField(required=True, max_length=5)
@@ -77,7 +73,7 @@ ACCEPTED: list[tuple[Field, object, str]] = [
     (INT, 5, "5"),
     (INT, "9223372036854775807", "9223372036854775807"),
     (INT, "-9223372036854775808", "-9223372036854775808"),
-    (INT, "0" * 5000 + "1", "1"),
+    (INT, "0" * 1000 + "1", "1"),
     (RANGED, "1", "1"),
     (RANGED, 7, "7"),
     (FLOAT, "42.50", "42.5"),
@@ -101,7 +97,7 @@ ACCEPTED: list[tuple[Field, object, str]] = [
     (EXPVER, "PROD", "prod"),
     (EXPVER, 1, "0001"),
     (DEFAULTED, "", "0007"),
-    (POLYGON, " 0,0, 0,2.50, 2,2, 0,0 ", " 0,0, 0,2.50, 2,2, 0,0 "),
+    (POLYGON, " 0,0, 0,2.50, 2,2, 0,0 ", "[[0.0,0.0],[0.0,2.5],[2.0,2.0],[0.0,0.0]]"),
 ]
 
 REFUSED: list[tuple[Field, object]] = [
@@ -116,7 +112,7 @@ REFUSED: list[tuple[Field, object]] = [
     *((TIME, value) for value in (" 12", "12.30", "", "12\n", "1200\n", "١٢", "-1", "*", 12.5, True)),
     *((ENUM, value) for value in ("green", "", "red ", "*", 1)),
     *((INT, value) for value in ("", " 5", "5 ", "5\n", "42.5", "5.0", 5.0, "1e3", "1_000", "٥", "+", "--1", "*")),
-    *((INT, value) for value in ("9223372036854775808", "-9223372036854775809", "1" * 5000, True)),
+    *((INT, value) for value in ("9223372036854775808", "-9223372036854775809", "1" * 1000, "0" * 1024 + "1", True)),
     *((RANGED, value) for value in (0, "8", "-1")),
     *((FLOAT, value) for value in ("", " 1", "1 ", "1_0", "nan", "NaN", "inf", "-Infinity", "1e400", "-1e400", "0x1")),
     *((FLOAT, value) for value in ("1,5", ".", "e5", "1e", "٥", "*", True, None)),

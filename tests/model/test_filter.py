@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
-from aviso_server.model.filter import Filter
-from aviso_server.model.schema import EventType, GenericType, read_point
+from aviso_server.model.constraint import Constraint, Kind
+from aviso_server.model.event_type import EventType, GenericType, read_point
+from aviso_server.model.filter import LONGEST_FILTER, Filter
+from aviso_server.model.json_text import compact
+from aviso_server.model.notification import Notification
+from aviso_server.model.shapes import Point, Polygon
 from tests.model.event_types import CLOUD, EXTREME, POLYGON, PROBE, SQUARE, event_type, stored
 
 DIAMOND = "(52.5,13.4,52.6,13.5,52.5,13.6,52.4,13.5,52.5,13.4)"
@@ -189,11 +195,12 @@ def test_an_optional_point_cloud_may_go_without_an_area() -> None:
     ],
 )
 def test_the_geometry_of_a_payload_serves_points_only(geometry: object, inside: bool) -> None:
-    plain = event_type("plain", {"a": "StringHandler"}, order=["a"])
-    notification = stored(plain.check({"a": "x"}, {"spatial_geometry": geometry}))
-    assert wants(plain, {"point": "1,1"}).matches(notification) is inside
-    assert not wants(plain, {"point": "3,3"}).matches(notification)
-    assert not wants(plain, {"polygon": SQUARE}).matches(notification)
+    """Other servers may have stored a notification without its polygon."""
+    identifier, payload = compact({"date": "20250101", "time": "1200"}), compact({"spatial_geometry": geometry})
+    notification = Notification(1, 10**18, "polygon.20250101.1200", identifier, payload)
+    assert wants(POLYGON, {"point": "1,1"}).matches(notification) is inside
+    assert not wants(POLYGON, {"point": "3,3"}).matches(notification)
+    assert not wants(POLYGON, {"polygon": SQUARE}).matches(notification)
 
 
 def test_generic_events_are_matched_by_their_tokens() -> None:
@@ -219,3 +226,101 @@ def test_generic_events_have_no_place_on_the_map() -> None:
     assert not wants(news, {"polygon": SQUARE}).matches(event)
     assert not wants(news, {"point": "1,1"}).matches(event)
     assert wants(news, {"area": SQUARE}).matches(event)
+
+
+# As JSON -------------------------------------------------------------------------------------------------------------
+
+WORDS = st.text(max_size=6) | st.sampled_from(["a", "A", "ä", 'x"y', "back\\slash", "\u212a", "1e400", ""])
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+WHOLES = st.integers(-(2**63), 2**63 - 1)
+
+
+def constraints_of(kind: Kind, operand: st.SearchStrategy[Any]) -> st.SearchStrategy[Constraint]:
+    return st.one_of(
+        st.builds(Constraint, st.just(kind), st.sampled_from(["eq", "gt", "gte", "lt", "lte"]), st.tuples(operand)),
+        st.builds(Constraint, st.just(kind), st.just("in"), st.lists(operand, min_size=1, max_size=4).map(tuple)),
+        st.builds(Constraint, st.just(kind), st.just("between"), st.tuples(operand, operand)),
+    )
+
+
+PLACES = st.tuples(st.floats(-90, 90), st.floats(-180, 180))
+FILTERS = st.builds(
+    Filter,
+    WORDS,
+    WORDS,
+    WORDS,
+    st.lists(st.tuples(WORDS, WORDS), max_size=3).map(tuple),
+    st.lists(
+        st.tuples(
+            WORDS, constraints_of("integer", WHOLES) | constraints_of("number", FLOATS) | constraints_of("text", WORDS)
+        ),
+        max_size=3,
+    ).map(tuple),
+    st.none()
+    | st.builds(lambda pair: Point(*pair), PLACES)
+    | st.lists(PLACES, min_size=1, max_size=6).map(Polygon.closed),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(FILTERS)
+def test_a_filter_comes_back_from_json_as_it_was(wanted: Filter) -> None:
+    again = Filter.from_json(wanted.to_json())
+    assert again == wanted
+    assert repr(again) == repr(wanted), "types are those that they were, and so is the sign of zero"
+    assert Filter.from_json(wanted.to_json().decode()) == wanted
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "step": st.integers(0, 9) | st.fixed_dictionaries({"gte": st.integers(0, 9)}),
+            "name": WORDS.filter(bool),
+        },
+    ),
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["a", "ä", 'x"y'])), max_size=8),
+)
+def test_what_came_through_json_matches_the_same(identifier: dict[str, Any], rows: list[tuple[int, str]]) -> None:
+    kind = event_type("probe", {"step": "IntHandler", "name": "StringHandler"}, "probe", ["step"])
+    try:
+        wanted = kind.compile(identifier, "replay", lenient=True)
+    except InvalidRequest:
+        return
+    again = Filter.from_json(wanted.to_json())
+    for sequence, (step, name) in enumerate(rows, start=1):
+        draft = kind.check({"step": step, "name": name})
+        notification = Notification(sequence, sequence, draft.topic, draft.identifier, draft.payload)
+        assert again.matches(notification) == wanted.matches(notification)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+def test_what_json_cannot_say_is_not_written(number: float) -> None:
+    wanted = Filter("a", "a", "a", tests=(("x", Constraint("number", "gt", (number,))),))
+    with pytest.raises(ValueError, match="not finite"):
+        wanted.to_json()
+
+
+BARE = {"event_type": "a", "stream": "a", "topic": "a"}
+
+
+@pytest.mark.parametrize(
+    ("given_", "words"),
+    [
+        (b"no JSON", "malformed"),
+        (b"[]", "Expected `object`"),
+        (compact({"event_type": "a"}), "missing required field `stream`"),
+        (compact({**BARE, "tests": [["x", {"kind": "word", "operator": "eq", "operands": ["a"]}]]}), "Invalid enum"),
+        (compact({**BARE, "tests": [["x", {"kind": "text", "operator": "like", "operands": ["a"]}]]}), "'like' of 1"),
+        (compact({**BARE, "tests": [["x", {"kind": "text", "operator": "eq", "operands": []}]]}), "'eq' of 0 values"),
+        (compact({**BARE, "tests": [["x", {"kind": "text", "operator": "eq", "operands": [5]}]]}), "not of the kind"),
+        (compact({**BARE, "tests": [["x", {"kind": "integer", "operator": "eq", "operands": [5.0]}]]}), "'integer'"),
+        (compact({**BARE, "tests": [["x", {"kind": "number", "operator": "between", "operands": [5.0]}]]}), "two"),
+        (compact({**BARE, "area": {"lats": [1.0], "lons": [], "box": [1, 1, 1, 1]}}), "no polygon"),
+        (b" " * (LONGEST_FILTER + 1), "too long"),
+    ],
+)
+def test_what_is_no_filter_is_refused(given_: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Filter.from_json(given_)

@@ -12,20 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
+from aviso_server.model.event_type import EventType, read_point
 from aviso_server.model.fields import Field, SpatialField
-from aviso_server.model.fields.date import DateField
-from aviso_server.model.fields.enum import EnumField
-from aviso_server.model.fields.expver import ExpverField
-from aviso_server.model.fields.float import FloatField
-from aviso_server.model.fields.integer import IntField
-from aviso_server.model.fields.point_cloud import PointCloudField
-from aviso_server.model.fields.polygon import PolygonField
-from aviso_server.model.fields.string import StringField
-from aviso_server.model.fields.time import TimeField
-from aviso_server.model.identifier_schema import filter_samples, filter_schema, published_sample, published_schema
-from aviso_server.model.schema import EventType, read_point
-from aviso_server.model.span import SEQUENCE_TEXT, parse_sequence
-from aviso_server.model.timestamp import INSTANT_TEXT, parse_instant
+from aviso_server.model.fields.areas import PointCloudField, PolygonField
+from aviso_server.model.fields.dates import DateField, TimeField
+from aviso_server.model.fields.numbers import FloatField, IntField
+from aviso_server.model.fields.texts import EnumField, ExpverField, StringField
+from aviso_server.model.json_schema import filter_samples, filter_schema, published_sample, published_schema
+from aviso_server.model.times import INSTANT_TEXT, SEQUENCE_TEXT, parse_instant, parse_sequence
 
 FIELDS: dict[str, Field] = {
     "text": StringField(required=True),
@@ -83,7 +77,7 @@ def _validator(schema: str) -> jsonschema_rs.Draft202012Validator:
 
 
 @each_field
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200, derandomize=True)
 @given(value=values)
 def test_what_a_field_accepts_satisfies_its_schema(name: str, value: object) -> None:
     field = FIELDS[name]
@@ -155,7 +149,7 @@ constraints = st.dictionaries(
 
 
 @pytest.mark.parametrize("name", [name for name in FIELDS if FIELDS[name].operators])
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200, derandomize=True)
 @given(constraint=constraints)
 def test_what_a_field_accepts_as_a_constraint_satisfies_its_filter_schema(name: str, constraint: Any) -> None:
     field = FIELDS[name]
@@ -218,7 +212,7 @@ identifiers = st.fixed_dictionaries(
 
 
 @each_event_type
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200, derandomize=True)
 @given(identifier=identifiers)
 def test_what_an_event_type_accepts_satisfies_its_schemas(kind: str, identifier: dict[str, Any]) -> None:
     probe = EVENT_TYPES[kind]
@@ -267,13 +261,13 @@ sequences = digits | st.integers(0, 2**65).map(str)
 instants = digits | st.datetimes().map(str) | st.datetimes().map(lambda moment: moment.isoformat() + "+02:00")
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True)
 @given(text=sequences)
 def test_every_sequence_looks_like_its_pattern(text: str) -> None:
     _follows(text, lambda: parse_sequence("from_id", text), SEQUENCE_TEXT)
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True)
 @given(text=instants)
 def test_every_point_in_time_looks_like_its_pattern(text: str) -> None:
     _follows(text, lambda: parse_instant("from_date", text), INSTANT_TEXT)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
-from aviso_server.model import bulk
+from aviso_server.model import publishing
+from aviso_server.model.event_type import MAX_PAYLOAD_DEPTH, EventType
 from aviso_server.model.notification import Draft
-from aviso_server.model.schema import MAX_PAYLOAD_DEPTH, EventType
 from tests.model.event_types import EXTREME, SQUARE, event_type
 
 FIELDS: dict[str, Any] = {
@@ -21,11 +22,12 @@ FIELDS: dict[str, Any] = {
     "level": "FloatHandler",
 }
 ORDERS = [["step", "zone", "time", "level"], ["time", "step"], ["zone"]]
+BUILT = {tuple(order): event_type("tide", FIELDS, base="tides", order=order) for order in ORDERS}
 
 
 def fresh(order: list[str]) -> EventType:
     """The event type, with nothing remembered."""
-    return event_type("tide", FIELDS, base="tides", order=order)
+    return msgspec.structs.replace(BUILT[tuple(order)])
 
 
 def outcome(kind: EventType, identifier: dict[str, Any]) -> Draft | tuple[str, str | None]:
@@ -140,7 +142,7 @@ def test_many_at_once_look_at_payloads_too() -> None:
 
 
 def test_many_at_once_and_more_values_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "_MOST_REMEMBERED", 10)
+    monkeypatch.setattr(publishing, "_BULK_CACHE_SIZE", 10)
     kind = fresh(ORDERS[0])
     for start in range(0, 60, 6):
         rows = [{"zone": "a", "step": step, "time": "6", "level": 2} for step in range(start, start + 6)]

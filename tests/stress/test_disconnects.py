@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
 
 
 def connected(server: Measured, sent: bytes = WATCH) -> list[socket.socket]:
-    connections = [socket.create_connection((server.host, server.port), timeout=15) for _ in range(COUNT)]
+    connections = [socket.create_connection((server.host, server.port), timeout=60) for _ in range(COUNT)]
     for connection in connections:
         connection.sendall(sent)
     return connections
@@ -71,7 +71,7 @@ def opened(server: Measured) -> list[socket.socket]:
 
 def idle(server: Measured) -> int:
     """The number of sockets of the server when nobody is connected."""
-    deadline, counts = time.monotonic() + 10, [-2, -1]
+    deadline, counts = time.monotonic() + 60, [-2, -1]
     while counts[-1] != counts[-2]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -81,7 +81,7 @@ def idle(server: Measured) -> int:
 
 def freed(server: Measured, before: int) -> None:
     """Wait until all connections of the test are gone, and see that the server is well."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while open_sockets(server) > before:
         assert time.monotonic() < deadline, f"{open_sockets(server)} sockets, {before} before"
         time.sleep(0.05)
@@ -109,6 +109,51 @@ def test_watchers_that_leave(server: Measured, leave: Callable[[socket.socket], 
     freed(server, before)
     for connection in connections:
         connection.close()
+
+
+@pytest.mark.parametrize("behind", [WATCH, b"GET /health HTTP/1.1\r\n\r\n", b"GET /hea", b"no request\r\n\r\n"])
+@pytest.mark.parametrize("leave", [reset, socket.socket.close, half_close])
+def test_watchers_that_leave_with_another_request_behind(
+    server: Measured, leave: Callable[[socket.socket], None], behind: bytes
+) -> None:
+    before = idle(server)
+    with server.client.watch("tide", {}) as other:
+        other.until("connection_established")
+        connections = connected(server, WATCH + behind)
+        for connection in connections:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        for connection in connections:
+            leave(connection)
+        for number in range(3):
+            server.client.publish("tide", {"port": "oslo", "level": 1}, number)
+            assert other.notification()["data"]["payload"] == number
+        assert server.client.get("/ready").json() == {"status": "ready", "backend_connected": True}
+    freed(server, before)
+    for connection in connections:
+        connection.close()
+    assert "Traceback" not in server.stdout + server.stderr
+
+
+def test_leaving_with_requests_behind_streams(tmp_path: Path) -> None:
+    with Measured(tmp_path) as server:
+        assert isinstance(server, Measured)
+        connections = [
+            each for behind in (b"", WATCH, WATCH[:-5], b"GET /hea") for each in connected(server, WATCH + behind)
+        ]
+        for connection in connections:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        for connection in connections[::2]:
+            reset(connection)
+        server.client.publish("tide", {"port": "oslo", "level": 1})
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0  # in half of the grace period
+        for connection in connections[1::2]:
+            received = b""
+            while chunk := connection.recv(65536):
+                received += chunk
+            assert b"server_shutdown" in received
+            connection.close()
+        assert "Traceback" not in server.stdout + server.stderr
 
 
 def test_watchers_that_leave_while_the_server_waits_for_them(server: Measured) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from tests.stress.configuration import configuration
 VERTICES = 10_000
 TEETH = 700
 PROBE_INTERVAL = 0.02  # seconds
-USUALLY, NEARLY_ALWAYS = 0.3, 2.0  # seconds: the median and the 95th percentile, on a machine that others use too
+LIMITS = {0.5: 0.3, 0.95: 2.0}
+"""Seconds that a share of the answers may come later than those of an idle server."""
 
 
 def star(lat: float, lon: float) -> str:
@@ -46,43 +47,45 @@ def comb(shift: int) -> str:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A server on disk."""
-    with Server(configuration(), tmp_path) as server:
+    with Server(configuration(), tmp_path / "busy") as server:
         yield server
 
 
-def health_times(client: Client, work: Callable[[], None]) -> list[float]:
-    """How long others wait for their answers while the work is done, sorted."""
-    failures: list[BaseException] = []
+@pytest.fixture
+def idle(tmp_path: Path) -> Iterator[Server]:
+    """A server with nothing to do: what its clients wait is the fault of the machine."""
+    with Server(configuration(), tmp_path / "idle") as server:
+        yield server
 
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failures.append(error)
 
-    busy = threading.Thread(target=run)
-    busy.start()
+def assert_prompt(server: Server, idle: Server, work: Callable[[], None]) -> None:
+    """Others get their answers while the work is done, as soon as from an idle server and a little later."""
+    with ThreadPoolExecutor(3) as pool:
+        busy = pool.submit(work)
+        probes = [pool.submit(health_times, each.client, busy) for each in (server, idle)]
+        busy.result()
+        times, usual = (probe.result() for probe in probes)
+    for share, allowed in LIMITS.items():
+        waited, elsewhere = (each[int(len(each) * share)] for each in (times, usual))
+        assert waited < allowed + 5 * elsewhere, (
+            f"{share:.0%} wait less than {waited:.3f} s, {elsewhere:.3f} s elsewhere"
+        )
+
+
+def health_times(client: Client, busy: Future[None]) -> list[float]:
+    """How long a client waits for its answers while something is done, sorted."""
     times: list[float] = []
     start = time.monotonic()
-    while busy.is_alive():
+    while not busy.done() or len(times) < 10:
         # counted from when it should have been sent, so that one long wait is as many late answers as it held up
         due = start + len(times) * PROBE_INTERVAL
         time.sleep(max(0.0, due - time.monotonic()))
         assert client.get("/health").status == 200
         times.append(time.monotonic() - due)
-    busy.join()
-    assert failures == []
     return sorted(times)
 
 
-def assert_prompt(times: list[float]) -> None:
-    assert len(times) > 10
-    median, late = times[len(times) // 2], times[int(len(times) * 0.95)]
-    assert median < USUALLY, f"half wait {median:.3f} s or more"
-    assert late < NEARLY_ALWAYS, f"one in twenty waits {late:.3f} s or more; the slowest: {times[-5:]}"
-
-
-def test_large_areas_that_meet(server: Server) -> None:
+def test_large_areas_that_meet(server: Server, idle: Server) -> None:
     client, count = server.client, 25
     watches = [client.watch("area", {"polygon": polygon}) for polygon in (star(0, 0), star(1, 1), star(0, 60))]
     for watch in watches:
@@ -93,7 +96,7 @@ def test_large_areas_that_meet(server: Server) -> None:
         client.publish_many("area", areas)
         assert len(client.replay("area", {"polygon": star(1, 1)}).notifications) == count
 
-    assert_prompt(health_times(client, work))
+    assert_prompt(server, idle, work)
     for watch in watches[:2]:
         assert [watch.notification()["data"]["payload"] for _ in range(count)] == list(range(count))
     client.publish("area", {"kind": "storm", "polygon": star(0, 60)}, "far")
@@ -102,7 +105,7 @@ def test_large_areas_that_meet(server: Server) -> None:
         watch.close()
 
 
-def test_large_areas_that_are_hard_to_tell_apart(server: Server) -> None:
+def test_large_areas_that_are_hard_to_tell_apart(server: Server, idle: Server) -> None:
     client = server.client
     with client.watch("area", {"polygon": comb(2)}) as watch:
         watch.until("connection_established")
@@ -114,4 +117,4 @@ def test_large_areas_that_are_hard_to_tell_apart(server: Server) -> None:
             (found,) = client.replay("area", {"polygon": comb(2)}).notifications
             assert found["data"]["payload"] == "meets"
 
-        assert_prompt(health_times(client, work))
+        assert_prompt(server, idle, work)

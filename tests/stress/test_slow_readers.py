@@ -35,14 +35,14 @@ def test_a_stopped_reader_harms_nobody_and_loses_nothing(server: Server) -> None
         before = resident_bytes(server)
         notifications = [({"port": "oslo", "level": 1}, PAYLOAD)] * COUNT
         publishing = asyncio.to_thread(server.client.publish_many, "tide", notifications)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await asyncio.gather(publishing, *[listener.read_to(COUNT) for listener in listeners])
         grown = resident_bytes(server) - before
         everything = list(range(1, COUNT + 1))
         assert all(listener.sequences == everything for listener in listeners)
         assert stopped.sequences == []
         assert grown < ROOM < COUNT * len(PAYLOAD), f"the server grew by {grown} bytes"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await stopped.read_to(COUNT)
         assert stopped.sequences == everything
         server.client.publish("tide", {"port": "oslo", "level": 1})

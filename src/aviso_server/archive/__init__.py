@@ -1,1 +1,1 @@
-"""The server's side of the archive: it looks after the process that has Spark, and talks to it over a bridge."""
+"""The server's side of the archive: it looks after the process that has Spark, and asks it over Arrow Flight."""

@@ -13,33 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
-import msgspec
-
-from aviso_server.disk import move_into_place
 from aviso_server.errors import LogUnavailable
-from aviso_server.model.notification import Notification
+from aviso_server.lake.removal_journal import Removal, read_removals
+from aviso_server.lockfile import move_into_place
+from aviso_server.model.notification import Notification, Run
 
-__all__ = ["Journal", "Removal", "View", "read_removals"]
-
-
-class Removal(msgspec.Struct, frozen=True, order=True):
-    """One notification, or everything up to a sequence, that must not be seen again."""
-
-    kind: Literal["delete", "wipe"]
-    stream: str
-    sequence: int
-
-
-class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    kind: Literal["delete", "wipe"]
-    stream: str
-    sequence: int
-    done: bool = False
-
-
-_line = msgspec.json.Decoder(_Line).decode
+__all__ = ["Journal", "View"]
 
 
 class View:
@@ -58,8 +38,10 @@ class View:
 
     def visible(self, notifications: Sequence[Notification]) -> Sequence[Notification]:
         """Those that may be seen."""
-        if not self._deleted and (not notifications or notifications[0].sequence > self._through):
+        if not self._deleted and not self._through:
             return notifications
+        if isinstance(notifications, Run):
+            return notifications.without(self._through, self._deleted)
         return [each for each in notifications if each.sequence > self._through and each.sequence not in self._deleted]
 
 
@@ -142,13 +124,13 @@ class Journal:
         draft = self._file.with_name(f"{self._file.name}.new")
         self._handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         for each in self._pending:
-            os.write(self._handle, _text(each, False))
+            os.write(self._handle, each.line(done=False))
         move_into_place(draft, self._file)
 
     def _append(self, removal: Removal, done: bool) -> None:
         if self._handle is None:
             raise OSError("it is not open")
-        text = _text(removal, done)
+        text = removal.line(done)
         if os.write(self._handle, text) != len(text):
             os.write(self._handle, b"\n")  # the half line is no line
             raise OSError("there is no room")
@@ -159,23 +141,3 @@ class Journal:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-
-def read_removals(file: Path) -> Sequence[Removal]:
-    """The removals in the file of a journal that the archive has not confirmed, in the order in which they came."""
-    pending: dict[Removal, None] = {}
-    for text in file.read_bytes().split(b"\n") if file.exists() else []:
-        try:
-            line = _line(text)
-        except msgspec.DecodeError:
-            continue  # cut off by a crash
-        removal = Removal(line.kind, line.stream, line.sequence)
-        if line.done:
-            pending.pop(removal, None)
-        else:
-            pending[removal] = None
-    return list(pending)
-
-
-def _text(removal: Removal, done: bool) -> bytes:
-    return msgspec.json.encode(_Line(removal.kind, removal.stream, removal.sequence, done)) + b"\n"

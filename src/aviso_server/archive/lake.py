@@ -5,30 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import pickle
 import time
-from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
-from aviso_server.archive.audited import LastAudit
-from aviso_server.archive.bridge import Address, BridgeDown, BridgeRefused, call
-from aviso_server.archive.cold_read import ColdRead
-from aviso_server.archive.journal import Journal, Removal
-from aviso_server.archive.known import Known
-from aviso_server.archive.slots import Slots
+from aviso_server.archive.flight_client import Address, Refused, Slots, Stream, Unreachable, call, runs
+from aviso_server.archive.journal import Journal
+from aviso_server.archive.reports import LastAudit
 from aviso_server.archive.supervisor import Supervisor
-from aviso_server.delivery.archive import NOTHING, Coverage
-from aviso_server.errors import LogUnavailable
+from aviso_server.errors import InvalidRequest, LogDamaged, LogUnavailable, PipelineError
+from aviso_server.lake.removal_journal import Removal
+from aviso_server.lockfile import replace_file
+from aviso_server.log.base import Advancing, Lease, Log
 from aviso_server.model.filter import Filter
-from aviso_server.model.notification import Notification
-from aviso_server.model.tally import Tally
+from aviso_server.model.histogram import Tally
+from aviso_server.model.notification import Notification, Run
+from aviso_server.store import NOTHING, Coverage, Version
 
-__all__ = ["Lake", "StreamStatus"]
+__all__ = ["Known", "Lake", "StreamStatus", "align"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,10 @@ _POLL = 1.0  # seconds between two questions how it is doing
 _PATIENCE = 30.0  # seconds that a reader waits for a process that is being started
 _COUNTING = 300.0  # seconds that a count may take, the waiting for its turn left out
 _QUICK = 5.0  # seconds for an answer that needs no Spark
+_REMOVING = 120.0  # seconds that it may take to write files anew
 _SPARE_THREADS = 4
+
+T = TypeVar("T")
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
@@ -44,6 +48,7 @@ class StreamStatus(msgspec.Struct, frozen=True):
 
     first: int = 1
     last: int = 0
+    gapless: int = 0
     files: int = 0
     bytes: int = 0
     archived_at: str | None = None
@@ -89,13 +94,16 @@ class Lake:
         self.errors = 0  # that the pipeline process has reported
         self.last_error_at = 0.0  # seconds since 1970
         self.on_start: Learnt | None = None
+        self.lease: Lease | None = None  # if several servers share the log
         self._shapes = shapes
         self._watermarks: dict[str, int] = {}
         self._threads = ThreadPoolExecutor(max_replays + _SPARE_THREADS, thread_name_prefix="archive")
         self._changed = asyncio.Event()
         self._due = asyncio.Event()  # there is something to hand over
         self._tasks: list[asyncio.Task[None]] = []
+        self._unreadable: dict[str, tuple[int, int, str]] = {}  # by stream: from where to where, and why
         self._held: set[Removal] = set()  # whose outcome in the log is not known yet
+        self._early: set[Removal] = set()  # that the process knows of, and that are not archived yet
         supervisor.changed = self._note_change
 
     async def open(self) -> None:
@@ -107,6 +115,8 @@ class Lake:
 
     def start(self, delay: float = 0.0) -> None:
         """Start the pipeline process in so many seconds and keep an eye on it."""
+        if self.lease is not None:
+            self.lease.start()
         self.supervisor.start(delay)
         self._due.set()
         self._tasks = [
@@ -119,11 +129,13 @@ class Lake:
         for task in self._tasks:
             task.cancel()
         await self.supervisor.stop()
+        if self.lease is not None:
+            await self.lease.stop()
         await self.journal.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def watermark(self, stream: str) -> int:
-        """The newest sequence that the pipeline process has said to be archived."""
+        """The newest sequence up to which the pipeline process has said everything to be archived, without a gap."""
         return self._watermarks.get(stream, 0)
 
     async def coverage(self, stream: str, through: int = 0) -> Coverage:
@@ -131,9 +143,11 @@ class Lake:
         found = self.known.of(stream)
         if found is not None and found.last >= through:
             return found
+        if self.lease is not None:
+            await self._address()  # another server may have archived more than this one has heard of
         if self.supervisor.state == "running":
-            with contextlib.suppress(BridgeDown, BridgeRefused):
-                await self._ask_status()
+            with contextlib.suppress(Unreachable, Refused):
+                await self._ask_status(stream)
         else:
             await self.known.look()
         found = self.known.of(stream)
@@ -151,66 +165,101 @@ class Lake:
         """True while the pipeline process runs."""
         return self.supervisor.state == "running" and self.supervisor.address is not None
 
-    async def count(self, wanted: Filter, start: int, end: int, unit: int) -> Tally:
+    async def version_at(self, stream: str, time: int) -> Version:
+        """The table of a stream as it was at a time; InvalidRequest if it is not kept."""
+        answer = await self._ask("version_at", stream=stream, time=time)
+        if "gone" in answer:
+            raise InvalidRequest(f"as_of: the archive cannot say what was known then: {answer['gone']}", field="as_of")
+        return Version(int(answer["version"]), int(answer["last"]))
+
+    async def count(self, wanted: Filter, start: int, end: int, unit: int, version: Version | None = None) -> Tally:
         """How many pass the filter with start <= sequence <= end; it waits for its turn as replays do."""
         async with self.slots.turn():
-            through, deleted = self.journal.hidden(wanted.stream)
-            members = {
-                "filter": b64encode(pickle.dumps(wanted)).decode(),
+            through, deleted = self.journal.hidden(wanted.stream) if version is None else (0, [])
+            members: dict[str, Any] = {
                 "start": start,
                 "end": end,
                 "unit": unit,
                 "wiped_through": through,
                 "deleted": deleted,
             }
+            members["version"] = None if version is None else version.number
             try:
                 async with asyncio.timeout(_COUNTING):
-                    answer = await self._ask("count", seconds=2 * _COUNTING, **members)
-                return Tally.of_members(unit, answer)
+                    return await self._retried(lambda address: self._count(address, wanted, unit, members))
             except TimeoutError:
                 reason = f"it did not count within {_COUNTING:g} s; ask for a shorter time"
             except msgspec.ValidationError as error:
                 reason = f"its answer cannot be read: {error}"
             raise LogUnavailable(f"the archive cannot be read now: {reason}")
 
-    async def first_since(self, stream: str, time: int) -> int:
+    async def _count(self, address: Address, wanted: Filter, unit: int, members: dict[str, Any]) -> Tally:
+        def read(batch: Any) -> Tally:
+            return Tally.of_members(unit, msgspec.json.decode(batch.column("tally")[0].as_py()))
+
+        stream = Stream(self._threads, address, read, "count", filter=wanted.to_json().decode(), **members)
+        try:
+            found = await stream.next()
+            if found is None:
+                raise Unreachable("the pipeline process broke off")
+            return found
+        finally:
+            stream.hang_up()
+
+    async def first_since(self, stream: str, time: int, version: Version | None = None) -> int:
         """The lowest archived sequence stored at or after `time`; one more than the last if there is none."""
-        return int((await self._ask("first_since", stream=stream, time=time))["sequence"])
+        return await self._ask_sequence("first_since", stream, time, version)
 
-    async def last_until(self, stream: str, time: int) -> int:
+    async def last_until(self, stream: str, time: int, version: Version | None = None) -> int:
         """The highest archived sequence stored at or before `time`; one less than the first if there is none."""
-        return int((await self._ask("last_until", stream=stream, time=time))["sequence"])
+        return await self._ask_sequence("last_until", stream, time, version)
 
-    async def read(self, wanted: Filter, start: int, end: int) -> AsyncGenerator[Sequence[Notification], None]:
-        """What passes the filter with start <= sequence <= end; goes on where it was if the process starts again."""
-        covered = await self.coverage(wanted.stream, end)
+    async def _ask_sequence(self, operation: str, stream: str, time: int, version: Version | None) -> int:
+        number = None if version is None else version.number
+        return int((await self._ask(operation, stream=stream, time=time, version=number))["sequence"])
+
+    async def read(
+        self, wanted: Filter, start: int, end: int, version: Version | None = None
+    ) -> AsyncGenerator[Sequence[Notification], None]:
+        """What passes the filter with start <= sequence <= end; goes on where it was if the process starts again.
+
+        Of a version of the table all that it held then, also what was deleted since.
+        """
+        covered = await self.coverage(wanted.stream, end) if version is None else Coverage(1, version.last)
         position, end = max(start, covered.first), min(end, covered.last)
-        failed_at = 0
+        number = None if version is None else version.number
+        failed_at, make, text = 0, partial(runs, self._shapes(wanted.event_type)), wanted.to_json().decode()
         with self.journal.view(wanted.stream) as view:
             while position <= end:
                 async with self.slots.turn() as turn:
-                    address = await self._address()
-                    cold = ColdRead(self._threads, address, wanted, position, end, self._shapes(wanted.event_type))
-                    turn.on_lost = cold.hang_up
+                    address, begun_at = await self._address(), position
+                    stream = Stream(
+                        self._threads, address, make, "replay", filter=text, start=position, end=end, version=number
+                    )
+                    turn.on_lost = stream.hang_up
                     try:
-                        while (found := await cold.next()) is not None:
-                            if found:
-                                position = found[-1].sequence + 1
-                            turn.rests()
-                            yield view.visible(found)
-                            if not turn.goes_on():
-                                break  # somebody else's turn; then ours again
-                        else:
+                        while (found := await stream.next()) is not None and not turn.lost:
+                            for run in found:
+                                position = (run.last if isinstance(run, Run) else run[-1].sequence) + 1
+                                turn.rests()
+                                yield run if version is not None else view.visible(run)
+                                if not turn.goes_on():
+                                    break  # somebody else's turn; then ours again
+                        if not turn.lost:
+                            self._note_read(wanted, start, end)
                             return
-                    except BridgeRefused as error:
-                        raise LogUnavailable(f"the archive cannot be read now: {error}") from None
-                    except BridgeDown as error:
-                        if position == failed_at:
+                    except (Refused, Unreachable) as error:
+                        if turn.lost:
+                            continue
+                        # what breaks on the way may be Spark that has gone: it is asked once more when it is back
+                        if position == failed_at or (isinstance(error, Refused) and position == begun_at):
+                            if isinstance(error, Refused):
+                                self._note_unreadable(wanted.stream, position, end, str(error))
                             raise LogUnavailable(f"the archive cannot be read now: {error}") from None
                         failed_at = position
                         await self._let_it_notice(address)
                     finally:
-                        cold.hang_up()
+                        stream.hang_up()
 
     @asynccontextmanager
     async def deleting(self, stream: str, sequence: int) -> AsyncIterator[_Deletion]:
@@ -237,7 +286,7 @@ class Lake:
                 "last": each.last,
                 "files": each.files,
                 "bytes": each.bytes,
-                "last_error": each.last_error,
+                "last_error": self._unreadable[name][2] if name in self._unreadable else each.last_error,
             }
             for name, each in sorted({**covered, **self.statuses}.items())
         }
@@ -246,22 +295,38 @@ class Lake:
 
     async def remove_archived(self, removal: Removal) -> bool | None:
         """Hand a removal over now; whether it was there, None if it could not be handed over."""
+        found = await self._remove(removal.kind, removal.stream, [removal])
+        return None if found is None else removal in found
+
+    async def _remove(self, kind: str, stream: str, removals: Sequence[Removal]) -> set[Removal] | None:
+        """Hand removals of one kind over; those that were there, None if they could not be handed over."""
         if self.supervisor.state != "running" or self.supervisor.address is None:
             return None
-        name = "sequence" if removal.kind == "delete" else "through"
-        members: dict[str, Any] = {"stream": removal.stream, name: removal.sequence}
+        members: dict[str, Any] = {"stream": stream}
+        if kind == "delete":
+            members["sequences"] = [each.sequence for each in removals]
+        else:
+            members["through"] = max(each.sequence for each in removals)
         try:
-            answer = await call(self.supervisor.address, removal.kind, **members)
-        except BridgeDown:
+            answer = await call(self._threads, self.supervisor.address, kind, _REMOVING, **members)
+        except Unreachable:
             return None
-        except BridgeRefused as error:
+        except Refused as error:
             logger.warning(
-                "the archive does not take a %s: %s", removal.kind, error,
-                extra={"event": "archive.removal.refused", "stream": removal.stream, "sequence": removal.sequence},
+                "the archive does not take a %s: %s", kind, error,
+                extra={"event": "archive.removal.refused", "stream": stream, "sequence": removals[0].sequence},
             )  # fmt: skip
             return None
-        await self.journal.settle(removal)
-        return bool(answer.get("deleted", True))
+        early = set(answer["early"]) if kind == "delete" else set()
+        if kind == "wipe" and answer["early"]:
+            early = {each.sequence for each in removals if each.sequence > self.watermark(stream)}
+        for each in removals:
+            if each.sequence in early:
+                self._early.add(each)  # it is asked for again when it is archived
+            else:
+                self._early.discard(each)
+                await self.journal.settle(each)
+        return set(removals) if kind == "wipe" else {each for each in removals if each.sequence in answer["deleted"]}
 
     @asynccontextmanager
     async def _removing(self, removal: Removal) -> AsyncIterator[None]:
@@ -278,13 +343,17 @@ class Lake:
             self._due.set()
 
     async def _ask(self, operation: str, **members: Any) -> dict[str, Any]:
+        return await self._retried(lambda address: call(self._threads, address, operation, **members))
+
+    async def _retried(self, ask: Callable[[Address], Awaitable[T]]) -> T:
+        """Ask, and once more if the process has just ended; LogUnavailable if there is no answer."""
         for attempt in (1, 2):
             address = await self._address()
             try:
-                return await call(address, operation, **members)
-            except BridgeRefused as error:
+                return await ask(address)
+            except Refused as error:
                 raise LogUnavailable(f"the archive cannot be read now: {error}") from None
-            except BridgeDown as error:
+            except Unreachable as error:
                 if attempt == 2:
                     raise LogUnavailable(f"the archive cannot be read now: {error}") from None
                 await self._let_it_notice(address)
@@ -304,7 +373,7 @@ class Lake:
         return self.supervisor.address
 
     async def _let_it_notice(self, address: Address) -> None:
-        """A broken bridge often means that the process is ending: wait until that is known."""
+        """A broken connection often means that the process is ending: wait until that is known."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_QUICK):
                 while self.supervisor.address is address:
@@ -316,7 +385,7 @@ class Lake:
             if self.supervisor.address is not None:
                 try:
                     await self._ask_status()
-                except (BridgeDown, BridgeRefused) as error:
+                except (Unreachable, Refused) as error:
                     logger.debug("no word of the archive: %s", error, extra={"event": "archive.process.silent"})
             if self.audited is not None:
                 await self.audited.look()
@@ -324,26 +393,30 @@ class Lake:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _POLL if self.supervisor.state == "running" else _POLL / 4)
 
-    async def _ask_status(self) -> None:
+    async def _ask_status(self, stream: str = "") -> None:
+        """Ask how it is doing; a stream that is named is looked at again before."""
         address = self.supervisor.address
         if address is None:
-            raise BridgeDown("the pipeline process is not there")
+            raise Unreachable("the pipeline process is not there")
         try:
-            status = msgspec.convert(await call(address, "status", _QUICK), _Status)
+            status = msgspec.convert(await call(self._threads, address, "status", _QUICK, stream=stream), _Status)
         except msgspec.ValidationError as error:
-            raise BridgeRefused(f"its status cannot be read: {error}") from None
+            raise Refused(f"its status cannot be read: {error}") from None
         self._note_errors(status)
         self.job = status.job
         if status.job.state == "starting":
             return  # it has not looked at the files yet
         self.statuses = status.streams
         covered = {name: Coverage(each.first, each.last) for name, each in status.streams.items() if each.last}
-        self._watermarks = {name: each.last for name, each in covered.items()}
+        self._watermarks = {name: each.gapless for name, each in status.streams.items()}
+        if any(self.watermark(each.stream) >= each.sequence for each in self._early):
+            self._due.set()
         await self.known.learn(covered)
         if self.supervisor.state != "running" and self.supervisor.address is address:
             if self.on_start is not None:
                 await self.on_start(covered)
             self.supervisor.is_up()
+            self._early.clear()  # a new process knows of none
             self._due.set()
 
     async def _hand_over(self) -> None:
@@ -351,11 +424,14 @@ class Lake:
         while True:
             await self._due.wait()
             self._due.clear()
-            for removal in self.journal.pending:
-                if removal in self._held:
-                    continue
+            waiting: dict[tuple[str, str], list[Removal]] = {}
+            for each in self.journal.pending:
+                early = each in self._early and self.watermark(each.stream) < each.sequence
+                if each not in self._held and not early:
+                    waiting.setdefault((each.kind, each.stream), []).append(each)
+            for (kind, stream), removals in waiting.items():
                 try:
-                    if await self.remove_archived(removal) is None:
+                    if await self._remove(kind, stream, removals) is None:
                         asyncio.get_running_loop().call_later(_POLL, self._due.set)
                         break
                 except LogUnavailable as error:
@@ -363,6 +439,21 @@ class Lake:
 
     def _note_change(self) -> None:
         self._changed.set()
+
+    def _note_unreadable(self, stream: str, first: int, last: int, sentence: str) -> None:
+        """Remember that a part of a stream could not be read, until somebody reads all of it."""
+        if stream not in self._unreadable:
+            logger.error(
+                "archive of stream %s: %s", stream, sentence,
+                extra={"event": "archive.read.failed", "stream": stream, "sequence": first},
+            )  # fmt: skip
+        self._unreadable[stream] = (first, last, sentence)
+
+    def _note_read(self, wanted: Filter, first: int, last: int) -> None:
+        """Forget what could not be read before, if all of it was read now; with a filter it may have been skipped."""
+        known = self._unreadable.get(wanted.stream)
+        if known is not None and wanted.is_open and first <= known[0] and known[1] <= last:
+            del self._unreadable[wanted.stream]
 
     def _note_errors(self, status: _Status) -> None:
         news: list[tuple[str, str | None]] = []
@@ -396,3 +487,112 @@ class _Deletion:
             return found
         covered = self._lake.known.of(self._removal.stream)
         return covered is None or covered.includes(self._removal.sequence, self._removal.sequence)
+
+
+class _Memory(msgspec.Struct, frozen=True):
+    path: str
+    streams: dict[str, Coverage] = {}
+    once: dict[str, int] = {}
+
+
+_read = msgspec.json.Decoder(_Memory).decode
+
+
+class Known:
+    """The sequences that each stream's archive covers.
+
+    Tables on this machine can be looked at directly. The last news is kept in a file: of an archive elsewhere nothing
+    else is known before Spark has started, and of any archive it says what was there once. An archive that has lost
+    something since then is asked for it all the same, and says so.
+    """
+
+    def __init__(self, path: str, memory: Path) -> None:
+        self._path = path
+        self._memory = memory
+        self._local = urlsplit(path).scheme in ("", "file")
+        self._coverages: dict[str, Coverage] = {}
+        self._once: dict[str, int] = {}  # the last sequence that each stream ever had
+        self._complete = False  # a stream that is not among them has never been archived
+
+    @property
+    def streams(self) -> Mapping[str, Coverage]:
+        """All that is known."""
+        return self._coverages
+
+    def of(self, stream: str) -> Coverage | None:
+        """The coverage of a stream as known now; None if nothing can be said."""
+        found = self._coverages.get(stream, NOTHING if self._complete else None)
+        if found is None or found.last >= self._once.get(stream, 0):
+            return found
+        return Coverage(found.first, self._once[stream])
+
+    async def look(self) -> None:
+        """Look at the files, or at what was known last."""
+        try:
+            await asyncio.to_thread(self._look)
+        except (OSError, PipelineError, msgspec.DecodeError) as error:
+            logger.warning(
+                "the archive in %s cannot be looked at: %s", self._path, error,
+                extra={"event": "archive.files.unreadable"},
+            )  # fmt: skip
+
+    async def learn(self, coverages: Mapping[str, Coverage]) -> None:
+        """This is what the archive holds now."""
+        changed = coverages != self._coverages
+        self._coverages, self._complete = dict(coverages), True
+        for stream, covered in coverages.items():
+            self._once[stream] = max(covered.last, self._once.get(stream, 0))
+        if changed:
+            try:
+                await asyncio.to_thread(
+                    replace_file, self._memory, msgspec.json.encode(_Memory(self._path, self._coverages, self._once))
+                )
+            except OSError as error:
+                logger.warning(
+                    "what the archive holds cannot be noted: %s", error, extra={"event": "archive.files.unreadable"}
+                )
+
+    def _look(self) -> None:
+        memory = _Memory(self._path)
+        if self._memory.exists():
+            memory = _read(self._memory.read_bytes())
+        if memory.path == self._path:
+            self._once = {**memory.once, **self._once}
+        if self._local:
+            # imported late: it needs pyarrow
+            from aviso_server.lake.previous import previous_watermarks
+            from aviso_server.lake.storage import LOCAL
+            from aviso_server.lake.table import Tables
+
+            tables = Tables(self._path)
+            found = {stream: Coverage(1, last) for stream, last in previous_watermarks(self._path, LOCAL).items()}
+            for stream in tables.streams():
+                last = max(tables.of(stream).snapshot().watermark, found.get(stream, NOTHING).last)
+                found[stream] = Coverage(1, last)
+            self._coverages, self._complete = found, True
+        elif not self._coverages and memory.path == self._path:
+            self._coverages = dict(memory.streams)
+
+
+async def align(log: Log, archived: Mapping[str, Coverage], path: str) -> None:
+    """Let the log go on numbering after what is archived; LogDamaged if it cannot.
+
+    A log is behind after it was restored from a copy or began anew. The notifications it has lost are in the archive.
+    """
+    known = set(await log.streams())
+    for stream, covered in archived.items():
+        last = (await log.state(stream)).last if stream in known else 0
+        if last >= covered.last:
+            continue
+        if not isinstance(log, Advancing):
+            raise LogDamaged(
+                f"stream '{stream}' ends at sequence {last} in the log, but at {covered.last} in the archive in "
+                f"'{path}': these sequences would be given out a second time. Bring the log back from a copy, set "
+                "archive.path to another folder, or move the archive away"
+            )
+        await log.advance(stream, covered.last)
+        logger.warning(
+            "stream %s ended at sequence %d in the log and at %d in the archive: its numbering goes on after that",
+            stream, last, covered.last,
+            extra={"event": "archive.numbering.advanced", "stream": stream, "last": covered.last},
+        )  # fmt: skip

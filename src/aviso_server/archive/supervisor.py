@@ -1,4 +1,10 @@
-"""Looks after the pipeline process: starts it, starts it again when it ends, and ends it with the server."""
+"""Looks after the pipeline process: starts it, starts it again when it ends, and ends it with the server.
+
+Whatever it leaves behind is found by a mark in the environment and ended. A pipeline ends with its server, and Java
+with the pipeline, because each reads the end of its input. One that hangs or was stopped reads nothing, and Spark's
+Python workers are in process groups of their own. The mark is handed on to all of them; it names the server that
+started them, so that nobody ends what belongs to a server that is alive.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,7 @@ import contextlib
 import logging
 import os
 import secrets
+import select
 import signal
 import sys
 import time
@@ -17,19 +24,22 @@ from typing import Literal
 
 import msgspec
 
-from aviso_server.archive.bridge import Address
+from aviso_server.archive.flight_client import Address
 
-__all__ = ["ARCHIVE_TOKEN", "State", "Supervisor"]
+__all__ = ["ARCHIVE_TOKEN", "MARK", "State", "Supervisor", "end_leftovers", "has_ended", "mark"]
 
 logger = logging.getLogger(__name__)
 
 ARCHIVE_TOKEN = "AVISO_ARCHIVE_TOKEN"
 """The variable with the credentials of the archive job."""
 
+MARK = "AVISO_PIPELINE_OF"
+"""The variable that all processes of a pipeline have."""
+
 State = Literal["starting", "running", "restarting", "unavailable", "stopped"]
 """`unavailable`: Spark cannot run here. The reason is always beside."""
 
-_BRIDGE_TOKEN = "AVISO_BRIDGE_TOKEN"
+_FLIGHT_TOKEN = "AVISO_FLIGHT_TOKEN"
 _IMPOSSIBLE = 3  # the exit code of a process that will not do better soon
 _GRACE = 3.0  # seconds to end by itself
 _SHORTEST_PAUSE = 1.0  # seconds before it is started again
@@ -39,6 +49,8 @@ _HEALTHY = 60.0  # seconds after which an end is not part of a row of failures
 _GLANCE = 0.1  # seconds between two looks at the ready file
 _WORDS = 20  # last lines of its error output that are kept
 _LONGEST_LINE = 1024 * 1024
+_PROCESSES = Path("/proc")
+_PATIENCE = 5.0  # seconds for the system to clear away what was killed
 
 
 class _Ready(msgspec.Struct, frozen=True):
@@ -50,7 +62,7 @@ class Supervisor:
     """The life of the pipeline process, which owns Spark and the archive.
 
     It has a session of its own, so that a terminal's Ctrl-C reaches only the server. It ends when its standard input
-    does: however this process ends, it leaves nothing behind.
+    does: however this process ends, it leaves nothing behind that still listens. What hangs is ended at the next start.
     """
 
     def __init__(
@@ -60,13 +72,14 @@ class Supervisor:
         self._ready_file = ready_file
         self._environment = environment
         self._pause = pause
-        self.token = secrets.token_urlsafe(32)  # what callers of its bridge have to know
+        self.elected = True  # it is this server that archives
+        self.token = secrets.token_urlsafe(32)  # what callers have to know
         self._running: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._words: deque[str] = deque(maxlen=_WORDS)
         self._complained = False
         self.changed: Callable[[], None] = lambda: None
-        self.address: Address | None = None  # where its bridge listens, while it does
+        self.address: Address | None = None  # where it listens, while it does
         self.state: State = "starting"
         self.reason: str | None = None  # why it is not running
         self.restarts = 0
@@ -83,6 +96,12 @@ class Supervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
         await self._end()
+
+    def elect(self, elected: bool) -> None:
+        """Let it archive, or let it only answer while another server does."""
+        self.elected = elected
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(b"archive\n" if elected else b"standby\n")
 
     def is_up(self) -> None:
         """Spark is there: it has answered."""
@@ -122,28 +141,34 @@ class Supervisor:
     async def _run(self) -> int:
         """Start it, and return how it ended."""
         self._words.clear()
+        if many := await asyncio.to_thread(end_leftovers, self._ready_file):
+            logger.warning(
+                "ended %d processes that an earlier pipeline process left behind", many,
+                extra={"event": "archive.process.leftover"},
+            )  # fmt: skip
         self._ready_file.parent.mkdir(parents=True, exist_ok=True)
         self._ready_file.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             *self.command,
+            *(() if self.elected else ("--standby",)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **self._environment, _BRIDGE_TOKEN: self.token},
+            env={**os.environ, **self._environment, _FLIGHT_TOKEN: self.token, MARK: mark(self._ready_file)},
             start_new_session=True,
             limit=_LONGEST_LINE,
         )
         listening = asyncio.create_task(self._listen(self._process))
-        waiting = asyncio.create_task(self._wait_for_bridge())
+        waiting = asyncio.create_task(self._wait_until_ready())
         try:
-            code = await self._process.wait()
+            await has_ended(self._process.pid)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(listening, _GRACE)
+                await asyncio.wait_for(listening, _GRACE)  # its children may write on while they end
         finally:
             listening.cancel()
             waiting.cancel()
-            await self._end()
+            code = await self._end()
         return code
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
@@ -161,7 +186,7 @@ class Supervisor:
                 self._words.append(text)
                 logger.debug("pipeline process: %s", text, extra={"event": "archive.process.said"})
 
-    async def _wait_for_bridge(self) -> None:
+    async def _wait_until_ready(self) -> None:
         while True:
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 ready = msgspec.json.decode(self._ready_file.read_bytes(), type=_Ready)
@@ -171,19 +196,20 @@ class Supervisor:
                     return
             await asyncio.sleep(_GLANCE)
 
-    async def _end(self) -> None:
-        """Let it end by itself; if it does not, end it and its children."""
+    async def _end(self) -> int:
+        """Let it end by itself; if it does not, end it and its children. Return its exit code."""
         process, self._process, self.address = self._process, None, None
         if process is None:
-            return
+            return 0
         if process.returncode is None:
             assert process.stdin is not None
             process.stdin.close()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _GRACE)
+                await asyncio.wait_for(has_ended(process.pid), _GRACE)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # its session is its own, so these are only its children
-        await process.wait()
+        await asyncio.to_thread(end_leftovers, self._ready_file)  # Spark's workers have process groups of their own
+        return await process.wait()
 
     def _become(self, state: State, reason: str | None) -> None:
         if self.state != "stopped":
@@ -199,3 +225,79 @@ class Supervisor:
 
     def _last_words(self) -> str:
         return self._words[-1] if self._words else "it did not say why"
+
+
+def mark(ready_file: Path) -> str:
+    """The mark of the processes that this process starts for a pipeline; there is one pipeline for a ready file."""
+    return f"{_began(os.getpid())}.{os.getpid()}:{ready_file.absolute()}"
+
+
+def end_leftovers(ready_file: Path) -> int:
+    """End what this process, or one that has ended, has started for a pipeline; return how many there were.
+
+    Only while that pipeline does not run.
+    """
+    found: list[int] = []
+    try:
+        for each in _PROCESSES.iterdir():
+            if each.name.isdigit():
+                with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+                    process = os.pidfd_open(int(each.name))
+                    found.append(process)  # from here on the number means this process and no later one
+                    if not _is_leftover(each, ready_file):
+                        os.close(found.pop())
+                        continue
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+        _wait(found)
+        return len(found)
+    finally:
+        for process in found:
+            os.close(process)
+
+
+async def has_ended(number: int) -> None:
+    """Return when a child has ended; asyncio also waits until nobody has its output open, and its children may."""
+    try:
+        process = os.pidfd_open(number)
+    except ProcessLookupError:
+        return
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
+
+
+def _is_leftover(process: Path, ready_file: Path) -> bool:
+    try:
+        variables = (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    opening = f"{MARK}=".encode()
+    for variable in variables:
+        if variable.startswith(opening):
+            owner, _, place = os.fsdecode(variable.removeprefix(opening)).partition(":")
+            began, _, number = owner.partition(".")
+            return place == str(ready_file.absolute()) and (
+                number == str(os.getpid()) or not number.isdigit() or _began(int(number)) != began
+            )
+    return False
+
+
+def _began(number: int) -> str:
+    """When a process began, in the system's own unit; empty if there is none that runs."""
+    try:
+        words = (_PROCESSES / str(number) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if words[0] in "ZX" else words[19]
+
+
+def _wait(processes: list[int]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    waiting = set(processes)
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        ended, _, _ = select.select(waiting, [], [], left)
+        waiting.difference_update(ended)

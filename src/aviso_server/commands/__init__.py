@@ -1,3 +1,3 @@
-"""The commands of `aviso-server`, one module each."""
+"""The commands of `aviso-server`, by what they are about."""
 
 __all__: list[str] = []

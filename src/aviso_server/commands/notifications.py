@@ -1,22 +1,43 @@
-"""How commands ask for notifications and print them."""
+"""`aviso-server publish`, `watch` and `replay`: notifications to and from a running server."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
 
 import click
+import httpx
 import msgspec
 
-from aviso_server.commands.output import printable
+from aviso_server.commands.server_connection import DEFAULT_URL, connected, credentials, refusal, server_options
+from aviso_server.commands.terminal import ReplayProgress, fail, print_json, printable
+from aviso_server.model.event_stream import Frame, frames
 
-__all__ = ["Event", "as_line", "filter_option", "history_options", "read_identifier", "read_limits"]
+__all__ = [
+    "Event",
+    "as_line",
+    "filter_option",
+    "history_options",
+    "publish",
+    "read_identifier",
+    "read_limits",
+    "replay",
+    "watch",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SEQUENCE = re.compile(r"(?:[^@]+@)?([0-9]+)", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_LENIENT = {"prefer": "handling=lenient"}  # our server then lets required fields be left out; others ignore it
+_LONGEST_WAIT = 30.0  # seconds between two attempts to reach a server that is away
+_LONGEST_VARIABLE = 65_536  # bytes; the system refuses to start a command with a longer one
+_INTERRUPTED = 130
 
 _event_type = click.argument("event_type")
 _fields = click.argument("fields", nargs=-1, metavar="[KEY=VALUE]...")
@@ -25,7 +46,11 @@ _start_option = click.option(
 )
 _end_option = click.option("--to", "end", metavar="ID|DATE", help="Last notification, included.  [default: the newest]")
 filter_option = click.option(
-    "--filter", "filter_text", metavar="JSON", help="The identifier to ask for, as a JSON object."
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="KEY=VALUE|JSON",
+    help="A field to ask for, or several as a JSON object. May be repeated.",
 )
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print each notification as a CloudEvent, one per line."
@@ -33,21 +58,21 @@ _json_option = click.option(
 
 
 def history_options(command: F) -> F:
-    """What a command prints of the past: EVENT_TYPE, KEY=VALUE, `--from`, `--to`, `--filter`, and how: `--json`."""
+    """Add EVENT_TYPE, KEY=VALUE, `--from`, `--to`, `--filter` and `--json`."""
     for option in (_json_option, filter_option, _end_option, _start_option, _fields, _event_type):
         command = option(command)
     return command
 
 
 class EventData(msgspec.Struct, frozen=True):
-    """What an event is about and what it says."""
+    """The identifier and payload of a notification."""
 
     identifier: dict[str, Any]
     payload: Any
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A CloudEvent, as far as it is printed."""
+    """The members of a CloudEvent that are printed."""
 
     id: str
     time: str
@@ -60,40 +85,49 @@ class Event(msgspec.Struct, frozen=True):
         return int(digits) if digits.isascii() and digits.isdecimal() else 0
 
 
-def read_identifier(filter_text: str | None, fields: tuple[str, ...]) -> dict[str, Any]:
-    """The identifier that --filter and KEY=VALUE ask for together."""
+def read_identifier(given: tuple[str, ...], fields: tuple[str, ...], option: str = "--filter") -> dict[str, Any]:
+    """Join what an option and KEY=VALUE say into one identifier."""
     identifier: dict[str, Any] = {}
-    if filter_text is not None:
-        try:
-            identifier = msgspec.json.decode(filter_text, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise click.BadParameter(f"not a JSON object: {error}", param_hint="--filter") from None
-    for field in fields:
-        key, separator, value = field.partition("=")
-        if not separator or not key:
-            raise click.BadParameter(f"'{field}' is not of the form KEY=VALUE", param_hint="KEY=VALUE")
-        if key in identifier:
-            raise click.BadParameter(f"'{key}' is given twice", param_hint="KEY=VALUE")
-        identifier[key] = _value(key, value)
+    for text in given:
+        if text.lstrip().startswith("{"):
+            try:
+                members = msgspec.json.decode(text, type=dict[str, Any])
+            except msgspec.DecodeError as error:
+                raise click.BadParameter(f"not a JSON object: {error}", param_hint=option) from None
+        else:
+            members = dict([_field(text, option)])
+        _join(identifier, members, option)
+    for text in fields:
+        _join(identifier, dict([_field(text, "KEY=VALUE")]), "KEY=VALUE")
     return identifier
 
 
-def _value(key: str, text: str) -> Any:
-    if not text.startswith(("{", "[")):
-        return text
+def _join(identifier: dict[str, Any], members: dict[str, Any], hint: str) -> None:
+    for key, value in members.items():
+        if key in identifier:
+            raise click.BadParameter(f"'{key}' is given twice", param_hint=hint)
+        identifier[key] = value
+
+
+def _field(text: str, hint: str) -> tuple[str, Any]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        accepted = "KEY=VALUE or a JSON object" if hint.startswith("--") else "KEY=VALUE"
+        raise click.BadParameter(f"'{text}' is not of the form {accepted}", param_hint=hint)
+    if not value.startswith(("{", "[")):
+        return key, value
     try:
-        return msgspec.json.decode(text)
+        return key, msgspec.json.decode(value)
     except msgspec.DecodeError as error:
-        message = f"the value of '{key}' starts like JSON but is none: {error}; text like this can be given in --filter"
-        raise click.BadParameter(message, param_hint="KEY=VALUE") from None
+        reason = f"the value of '{key}' starts like JSON but is none: {error}"
+        message = f'{reason}; give such text in a JSON object, as in {{"{key}": "[…"}}'
+        raise click.BadParameter(message, param_hint=hint) from None
 
 
 def read_limits(start: str, end: str | None) -> dict[str, str]:
-    """Start and end as members of a replay request."""
-    return {
-        **_limit("from", start, "T00:00:00Z"),
-        **(_limit("to", end, "T23:59:59.999999999Z") if end is not None else {}),
-    }
+    """Return the members of a request for a start and an end."""
+    limits = _limit("from", start, "T00:00:00Z")
+    return limits if end is None else {**limits, **_limit("to", end, "T23:59:59.999999999Z")}
 
 
 def _limit(name: str, text: str, time_of_day: str) -> dict[str, str]:
@@ -104,7 +138,7 @@ def _limit(name: str, text: str, time_of_day: str) -> dict[str, str]:
 
 
 def as_line(event: Event) -> str:
-    """A notification for people: id, time, identifier, payload."""
+    """Format a notification for people: id, time, identifier, payload."""
     fields = " ".join(f"{key}={_shown(value)}" for key, value in event.data.identifier.items())
     return printable(f"{event.id}  {event.time}  {fields}  {_shown(event.data.payload, quoted=True)}")
 
@@ -113,3 +147,253 @@ def _shown(value: Any, quoted: bool = False) -> str:
     if isinstance(value, str) and not quoted and value.isprintable() and " " not in value:
         return value
     return msgspec.json.encode(value).decode()
+
+
+@click.command()
+@_event_type
+@_fields
+@click.option(
+    "--identifier",
+    "members",
+    multiple=True,
+    metavar="KEY=VALUE|JSON",
+    help="A field of the identifier, or several as a JSON object. May be repeated.",
+)
+@click.option("--payload", metavar="JSON", help="The payload; - reads it from stdin.")
+@click.option(
+    "--key", metavar="TEXT", help="Idempotency key: under the same key it is stored once, however often sent."
+)
+@server_options
+@click.option("--json", "as_json", is_flag=True, help="Print the server's answer as one JSON object.")
+def publish(
+    event_type: str,
+    fields: tuple[str, ...],
+    members: tuple[str, ...],
+    payload: str | None,
+    key: str | None,
+    url: str | None,
+    token: str | None,
+    user: str | None,
+    as_json: bool,
+) -> None:
+    """Publish a notification of EVENT_TYPE; returns when the server has stored it.
+
+    \b
+    Examples:
+      aviso-server publish mars class=od date=20250609 step=6 --payload '{"location": "s3://bucket/field"}'
+      echo '{"location": "s3://bucket/field"}' | aviso-server publish mars class=od step=6 --payload -
+      aviso-server publish mars --identifier '{"class": "od", "step": 6}' --key job-4711 --json
+
+    \b
+    Exit codes: 0 stored, 1 the server is away or refused, 2 wrong usage.
+    """
+    request: dict[str, Any] = {"event_type": event_type, "identifier": read_identifier(members, fields, "--identifier")}
+    if payload is not None:
+        text = sys.stdin.read() if payload == "-" else payload
+        try:
+            request["payload"] = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            advice = """; text needs quotes of its own, as in '"text"'"""
+            raise click.BadParameter(f"not JSON: {error}{advice}", param_hint="--payload") from None
+    headers = credentials(token, user) | ({} if key is None else {"idempotency-key": key})
+    with connected(url or DEFAULT_URL, headers) as client:
+        response = client.post("/api/v1/notification", json=request)
+    if response.status_code != 200:
+        fail(refusal(response))
+    try:
+        answer = msgspec.json.decode(response.content, type=dict[str, Any])
+    except msgspec.DecodeError:
+        fail(f"what answers at {response.url} is not an aviso server")
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(printable(f"Stored at {answer.get('processed_at')}, request {answer.get('request_id')}."))
+
+
+@click.command()
+@server_options
+@history_options
+def replay(
+    event_type: str,
+    fields: tuple[str, ...],
+    url: str | None,
+    token: str | None,
+    user: str | None,
+    start: str,
+    end: str | None,
+    filters: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Print the stored notifications of EVENT_TYPE, oldest first.
+
+    A start or an end is a sequence number (42 or mars@42) or a date (2025-06-09, 2025-06-09T13:15:00Z).
+    A filter is given as KEY=VALUE, with --filter, or both; a value may be a constraint object. Fields that are left
+    out may have any value.
+
+    \b
+    Examples:
+      aviso-server replay mars
+      aviso-server replay mars class=od 'step={"gte": 6}' --from 2025-06-09 --json
+      aviso-server replay mars --filter '{"class": "od"}' --from 100 --to 200
+
+    \b
+    Exit codes: 0 all of it was printed, 1 the server is away, refused or stopped early, 2 wrong usage.
+    """
+    identifier = read_identifier(filters, fields)
+    request = {"event_type": event_type, "identifier": identifier, **read_limits(start, end)}
+    with (
+        connected(url or DEFAULT_URL, credentials(token, user) | _LENIENT) as client,
+        client.stream("POST", "/api/v1/replay", json=request) as response,
+        ReplayProgress() as progress,
+    ):
+        _print_replay(response, as_json, progress)
+
+
+def _print_replay(response: httpx.Response, as_json: bool, progress: ReplayProgress) -> None:
+    completed = False
+    last = "none"
+    try:
+        for frame in _frames(response):
+            if frame.event == "replay":
+                event = msgspec.json.decode(frame.data, type=Event)
+                last = event.id
+                progress.advance(event.sequence)
+                click.echo(frame.data if as_json else as_line(event))
+                continue
+            body = _control(frame, last)
+            if body.get("type") == "replay_started" and isinstance(body.get("end_sequence"), int):
+                progress.expect(body["end_sequence"])
+            completed = completed or body.get("type") == "replay_completed"
+    except msgspec.DecodeError as error:
+        _unreadable(error, last)
+    if not completed:
+        fail(f"the stream ended before the replay was complete; last notification: {last}")
+
+
+def _frames(response: httpx.Response) -> Iterator[Frame]:
+    if response.status_code != 200:
+        response.read()
+        fail(refusal(response))
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        fail(f"what answers at {response.url} is not an aviso server")
+    return frames(response.iter_bytes())
+
+
+def _control(frame: Frame, last: str) -> dict[str, Any]:
+    body = msgspec.json.decode(frame.data, type=dict[str, Any]) if frame.data else {}
+    if frame.event == "error":
+        fail(f"the server reports: {body.get('message') or body.get('error')}; last notification: {last}")
+    if body.get("type") == "notification_replay_limit_reached":
+        fail(f"the server stops after {body.get('max_allowed')} notifications; go on with --from after {last}")
+    return body
+
+
+def _unreadable(error: msgspec.DecodeError, last: str) -> NoReturn:
+    fail(f"the server sent a frame that cannot be read: {error}; last notification: {last}")
+
+
+@click.command()
+@_event_type
+@_fields
+@filter_option
+@click.option("--from", "start", metavar="ID|DATE", help="Print stored notifications from here first.")
+@click.option("--exec", "command", metavar="COMMAND", help="Run this with the shell for every notification.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many notifications.")
+@server_options
+@_json_option
+def watch(
+    event_type: str,
+    fields: tuple[str, ...],
+    filters: tuple[str, ...],
+    start: str | None,
+    command: str | None,
+    count: int | None,
+    url: str | None,
+    token: str | None,
+    user: str | None,
+    as_json: bool,
+) -> None:
+    """Print the notifications of EVENT_TYPE as they are published, until stopped with Ctrl-C.
+
+    Connects again when the server ends the connection or goes away, and goes on where it was. With --exec the command
+    gets AVISO_ID, AVISO_TIME, AVISO_EVENT_TYPE, AVISO_PAYLOAD (JSON) and AVISO_FIELD_NAME for every field in its
+    environment, and the whole CloudEvent on stdin; one command runs after the other, and one that fails is reported.
+
+    \b
+    Examples:
+      aviso-server watch mars class=od
+      aviso-server watch mars class=od --filter 'step={"gte": 6}' --from 2025-06-09 --json
+      aviso-server watch mars class=od --exec 'fetch.sh "$AVISO_FIELD_DATE" "$AVISO_FIELD_STEP"'
+
+    \b
+    Exit codes: 0 --count was reached, 1 the server is away or refused, 2 wrong usage, 130 stopped with Ctrl-C.
+    """
+    request = {"event_type": event_type, "identifier": read_identifier(filters, fields)}
+    feed = _Feed(request, {} if start is None else read_limits(start, None))
+    try:
+        for number, data in enumerate(feed.follow(url or DEFAULT_URL, credentials(token, user)), 1):
+            event = msgspec.json.decode(data, type=Event)
+            click.echo(data if as_json else as_line(event))
+            if command is not None:
+                _run(command, event_type, event, data)
+            if number == count:
+                return
+    except msgspec.DecodeError as error:
+        _unreadable(error, feed.last)
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
+
+
+class _Feed:
+    """A watch that survives the end of its connection."""
+
+    def __init__(self, request: dict[str, Any], limits: dict[str, str]) -> None:
+        self.last = "none"
+        self._request = request
+        self._limits = limits
+        self._reached = False  # True once the server has answered: from then on it is waited for
+
+    def follow(self, url: str, headers: dict[str, str]) -> Iterator[bytes]:
+        """Yield the notifications as they come, as JSON."""
+        wait = 0.0
+        with connected(url, headers) as client:
+            while True:
+                before = self._limits
+                try:
+                    body = {**self._request, **self._limits}
+                    with client.stream("POST", "/api/v1/watch", json=body) as response:
+                        if not (self._reached and response.status_code >= 500):
+                            yield from self._read(response)
+                except httpx.TransportError as error:
+                    if not self._reached:
+                        raise
+                    reason = str(error) or type(error).__name__
+                    click.echo(f"aviso-server: no connection to {url} ({reason}); trying again", err=True)
+                wait = 0.0 if self._limits != before else min(max(1.0, 2 * wait), _LONGEST_WAIT)
+                time.sleep(wait)
+
+    def _read(self, response: httpx.Response) -> Iterator[bytes]:
+        live = False  # False while stored notifications are being sent
+        for frame in _frames(response):
+            self._reached = True
+            body = _control(frame, self.last)
+            if "specversion" in body:
+                event = msgspec.json.decode(frame.data, type=Event)
+                self.last, self._limits = event.id, {"from_id": str(event.sequence + 1)}
+                yield frame.data
+            live = live or body.get("type") in ("connection_established", "replay_completed")
+            if live and self.last == "none" and isinstance(body.get("timestamp"), str):
+                # nothing has come until now, so nothing before now is missed
+                self._limits = {"from_date": body["timestamp"]}
+
+
+def _run(command: str, event_type: str, event: Event, data: bytes) -> None:
+    variables = {"ID": event.id, "TIME": event.time, "EVENT_TYPE": event_type}
+    variables["PAYLOAD"] = msgspec.json.encode(event.data.payload).decode()
+    for name, value in event.data.identifier.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        variables["FIELD_" + re.sub(r"[^A-Z0-9_]", "_", name.upper())] = text.replace("\0", "")
+    given = {f"AVISO_{name}": text for name, text in variables.items() if len(text.encode()) <= _LONGEST_VARIABLE}
+    ended = subprocess.run(command, shell=True, check=False, input=data, env={**os.environ, **given})
+    if ended.returncode:
+        click.echo(f"aviso-server: --exec ended with code {ended.returncode} for {event.id}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,9 +9,8 @@ from types import FrameType
 
 import click
 
-from aviso_server.commands.output import FAILED, complain, fail
-from aviso_server.config import load
-from aviso_server.errors import ConfigError, LogInUse, LogUnavailable
+from aviso_server.commands.terminal import fail, load_settings
+from aviso_server.errors import LogInUse, LogUnavailable
 
 __all__ = ["serve"]
 
@@ -52,24 +50,28 @@ def serve(file: Path | None, host: str | None, port: int | None, ready: Path | N
     options = {"application.host": host, "application.port": None if port is None else str(port)}
     given = {key: value for key, value in options.items() if value is not None}
     with ExitStack() as stack:
-        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _stopped))
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _terminate))
         if ready is not None:
-            _make_way(ready)
+            _clear_ready_file(ready)
         if broker is not None:
             section = "notification_backend"
-            given |= {f"{section}.kind": "jetstream", f"{section}.jetstream.nats_url": _broker_at(broker, stack)}
-        code = _serve(file, ready, given)
+            given |= {f"{section}.kind": "jetstream", f"{section}.jetstream.nats_url": _start_broker(broker, stack)}
+        settings = load_settings(file, given)
+        # The server is imported late: it is heavy, and the other commands do without it.
+        from aviso_server.server.process import run
+
+        code = run(settings, ready)
     raise SystemExit(code)
 
 
-def _stopped(number: int, frame: FrameType | None) -> None:
-    # an exception, and not the end at once: a broker that was started along has to be stopped
+def _terminate(number: int, frame: FrameType | None) -> None:
+    # raises, so that a broker that was started along is stopped too
     click.echo("aviso-server: stopped by SIGTERM", err=True)
     raise SystemExit(_TERMINATED)
 
 
-def _make_way(ready: Path) -> None:
-    from aviso_server.http.ready_file import make_way
+def _clear_ready_file(ready: Path) -> None:
+    from aviso_server.server.process import make_way
 
     try:
         make_way(ready)
@@ -77,8 +79,8 @@ def _make_way(ready: Path) -> None:
         fail(f"--ready-file: '{ready}' cannot be written: {error.strerror or error}")
 
 
-def _broker_at(folder: Path, stack: ExitStack) -> str:
-    """The address of a broker that runs until the stack is left."""
+def _start_broker(folder: Path, stack: ExitStack) -> str:
+    """Start a broker that runs until the stack is left; returns its address."""
     from aviso_server.log.jetstream.local_broker import LocalBroker
 
     broker = LocalBroker(folder, tied=True)
@@ -91,17 +93,3 @@ def _broker_at(folder: Path, stack: ExitStack) -> str:
         fail(f"--local-broker: the broker cannot keep its data in '{folder}': {error.strerror or error}")
     click.echo(f"broker at {broker.url}, its data in {folder}", err=True)
     return broker.url
-
-
-def _serve(file: Path | None, ready: Path | None, given: dict[str, str]) -> int:
-    try:
-        settings = load(os.environ, file, given)
-    except ConfigError as error:
-        complain(error.problems)
-        return FAILED
-    for warning in settings.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    # The server is imported late: it is heavy, and the other commands do without it.
-    from aviso_server.http.server import run
-
-    return run(settings, ready)

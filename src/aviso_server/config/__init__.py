@@ -1,7 +1,6 @@
 """Settings: files, environment, defaults and the checks before a start."""
 
-from aviso_server.config.load import Inspection, inspect, load
-from aviso_server.config.redact import shown
-from aviso_server.config.settings import Settings, StreamAuth
+from aviso_server.config.inspection import Inspection, inspect, load, shown
+from aviso_server.config.settings import Settings
 
-__all__ = ["Inspection", "Settings", "StreamAuth", "inspect", "load", "shown"]
+__all__ = ["Inspection", "Settings", "inspect", "load", "shown"]

@@ -1,8 +1,4 @@
-"""The settings of a server: one frozen value, shaped like the configuration file.
-
-Every field is one key of the file; its annotation says what is accepted and its default what is meant when the
-key is absent. The reader (`reading.py`), the list of known keys (`keys.py`) and the reference page all come from here.
-"""
+"""The settings of a server: every key with its type, limits and default."""
 
 from __future__ import annotations
 
@@ -12,35 +8,74 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from aviso_server.config.rule import Duration, Secret, Text, Whole
 from aviso_server.log.base import StoragePolicy
-from aviso_server.model.lateness.watched import Watched
-from aviso_server.model.schema import EventType
+from aviso_server.model.event_type import EventType
+from aviso_server.model.lateness import Watched
 
 __all__ = [
     "Application",
     "Archive",
     "Auth",
+    "AuthEntry",
     "Backend",
     "Deployment",
+    "Duration",
     "Ecpds",
-    "Homepage",
-    "Idempotency",
-    "InMemory",
-    "Insight",
-    "JetStream",
-    "Lateness",
+    "LatenessEntry",
     "Limits",
-    "Logging",
     "Metrics",
     "Otlp",
     "Roles",
+    "SchemaEntry",
+    "Secret",
     "Settings",
-    "Sqlite",
+    "Size",
+    "StoragePolicyEntry",
     "StreamAuth",
+    "Subscriptions",
+    "Text",
     "Tls",
-    "WatchEndpoint",
+    "Whole",
 ]
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """A whole number within limits, both included."""
+
+    minimum: int = 0
+    maximum: int = 2**63 - 1
+
+    @property
+    def accepted(self) -> str:
+        """The limits in words."""
+        if self.maximum == 2**63 - 1:
+            return "a whole number" if self.minimum < 0 else f"a whole number, {self.minimum} or more"
+        return f"a whole number from {self.minimum} to {self.maximum}"
+
+
+class Duration(msgspec.Struct, frozen=True):
+    """A length of time above zero with its unit, kept as nanoseconds."""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """A size above zero with its unit, kept as bytes."""
+
+
+class Text(msgspec.Struct, frozen=True):
+    """Text, perhaps neither blank nor with blanks around it."""
+
+    blank: bool = True
+    padded: bool = True
+
+
+class Secret(str):
+    """Text that never shows in a log or a traceback."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'[REDACTED]'"
+
 
 Count = Annotated[int, Whole()]
 Positive = Annotated[int, Whole(minimum=1)]
@@ -67,20 +102,23 @@ class Application(msgspec.Struct, frozen=True):
     host: Filled = "127.0.0.1"
     port: Port = 8000
     base_url: Filled = "http://localhost"
+    allowed_hosts: tuple[str, ...] = ()
     static_files_path: Path = Path("/app/static")
+    polygon_output: Literal["array", "text"] = "array"
     homepage: Homepage = Homepage()
 
 
 class Otlp(msgspec.Struct, frozen=True):
-    """Export of log records to a collector."""
+    """Export of log records, and of traces, to a collector."""
 
     enabled: bool = False
     endpoint: str | None = None
     protocol: Literal["grpc", "http"] = "grpc"
+    traces: bool = False
 
 
 class Logging(msgspec.Struct, frozen=True):
-    """What is logged; the form is always one JSON object per line."""
+    """What is logged, and where to besides stdout."""
 
     level: str = "info"
     format: str | None = None
@@ -123,10 +161,9 @@ class JetStream(msgspec.Struct, frozen=True):
     retention_time: Span | None = None
     storage_type: Literal["file", "memory"] = "file"
     replicas: Count | None = None
-    retention_policy: Literal["limits", "interest", "workqueue"] = "limits"
+    retention_policy: Literal["limits", "interest"] = "limits"
     discard_policy: Literal["old", "new"] = "old"
-    enable_auto_reconnect: bool = True
-    max_reconnect_attempts: Count = 5
+    max_reconnect_attempts: Count | None = None
     reconnect_delay_ms: Positive = 2000
     publish_retry_attempts: Positive = 5
     publish_retry_base_delay_ms: Positive = 150
@@ -226,6 +263,7 @@ class Archive(msgspec.Struct, frozen=True):
     path: Clean = "data/archive"
     interval: Span = 10_000_000_000
     spark: Clean = "local"
+    url: Clean | None = None  # where workers reach this server
     work_path: Path = Path("data/pipeline")
     max_replays: Positive = 4
 
@@ -244,6 +282,24 @@ class Insight(msgspec.Struct, frozen=True):
     interval: Span = 300_000_000_000
 
 
+class Subscriptions(msgspec.Struct, frozen=True):
+    """Named filters with a cursor, pushed to a sink or pulled by workers."""
+
+    enabled: bool = True
+    allow_sinks: tuple[str, ...] = ()
+    key_file: Path | None = None
+    ca_file: Path | None = None
+    max_per_user: Positive = 100
+    max_total: Positive = 100_000
+    max_dead_letters: Positive = 1000
+    max_in_flight: Positive = 1000
+    notifications_per_second: Positive | None = None
+    bytes_per_second: Positive | None = None
+    push_timeout_ms: Positive = 15_000
+    retry_delay_ms: Positive = 5000
+    max_retry_delay_ms: Positive = 3_600_000
+
+
 class StreamAuth(msgspec.Struct, frozen=True):
     """Who may read and write one event type; None means no roles were given."""
 
@@ -251,6 +307,62 @@ class StreamAuth(msgspec.Struct, frozen=True):
     read_roles: Roles | None = None
     write_roles: Roles | None = None
     plugins: tuple[str, ...] = ()
+
+
+class TopicEntry(msgspec.Struct, frozen=True):
+    """The topic of an event type; checked with the event type."""
+
+    base: str = ""
+    key_order: tuple[str, ...] = ()
+
+
+class PayloadEntry(msgspec.Struct, frozen=True):
+    """Whether an event type needs a payload; checked with the event type."""
+
+    required: bool | None = None
+
+
+class StoragePolicyEntry(msgspec.Struct, frozen=True):
+    """How long the log keeps an event type."""
+
+    retention_time: Span | None = None
+    max_messages: Positive | None = None
+    max_size: Annotated[int, Size()] | None = None
+    allow_duplicates: bool | None = None
+    compression: bool | None = None
+
+
+class AuthEntry(msgspec.Struct, frozen=True):
+    """Who may read and write an event type."""
+
+    required: bool | None = None
+    read_roles: Roles | None = None
+    write_roles: Roles | None = None
+    plugins: tuple[str, ...] | None = None
+
+
+class LatenessEntry(msgspec.Struct, frozen=True):
+    """What is expected of an event type."""
+
+    enabled: bool | None = None
+    by: tuple[str, ...] | None = None
+    tolerance: Span | None = None
+    learn_days: Annotated[int, Whole(7, 400)] | None = None
+    min_seen: Annotated[int, Whole(2, 400)] | None = None
+    max_combinations: Annotated[int, Whole(1, 100_000)] | None = None
+
+
+class SchemaEntry(msgspec.Struct, frozen=True):
+    """The keys of one event type under `notification_schema`."""
+
+    identifier: Mapping[str, object] = {}
+    topic: TopicEntry = TopicEntry()
+    endpoint: Mapping[str, object] = {}
+    payload: PayloadEntry = PayloadEntry()
+    max_historical_notifications: Positive | None = None
+    storage_policy: StoragePolicyEntry = StoragePolicyEntry()
+    auth: AuthEntry = AuthEntry()
+    lateness: LatenessEntry = LatenessEntry()
 
 
 class Deployment(msgspec.Struct, frozen=True):
@@ -276,6 +388,7 @@ class Settings(msgspec.Struct, frozen=True):
     archive: Archive = Archive()
     insight: Insight = Insight()
     lateness: Lateness = Lateness()
+    subscriptions: Subscriptions = Subscriptions()
 
     event_types: tuple[EventType, ...] = ()
     schema_configured: bool = False
@@ -289,18 +402,5 @@ class Settings(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-DERIVED = frozenset(
-    {
-        "event_types",
-        "schema_configured",
-        "strict",
-        "policies",
-        "stream_auth",
-        "watched",
-        "log_level",
-        "log_levels",
-        "deployment",
-        "warnings",
-    }
-)
+DERIVED = frozenset(Settings.__struct_fields__[Settings.__struct_fields__.index("event_types") :])
 """The fields of Settings that follow from other keys and are not keys themselves."""

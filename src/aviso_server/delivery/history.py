@@ -1,163 +1,168 @@
-"""The past of a stream as one read, filtered and rendered."""
+"""History as chunks: read from the store, filtered and rendered in threads, a few chunks ahead of the reader."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from concurrent.futures import Executor
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
-from aviso_server.counts import Operations
-from aviso_server.delivery.archive import Archive
-from aviso_server.delivery.forms import Bounds, Render
-from aviso_server.delivery.piece import Piece, select_and_render
-from aviso_server.delivery.pouring import Pour
-from aviso_server.delivery.reading import Reading
-from aviso_server.log.base import Batch, Log, Pouring
+import msgspec
+
+from aviso_server.errors import LogUnavailable
 from aviso_server.model.filter import Filter
-from aviso_server.model.span import Span
+from aviso_server.model.notification import Notification, Rendered
+from aviso_server.model.times import Span
+from aviso_server.store import Store
 
-__all__ = ["History"]
+__all__ = ["PREFETCH", "Chunk", "Chunks", "Render", "chunks"]
 
-_LAST_TIME = 2**63 - 1
+PREFETCH = 2  # chunks that are made before the reader asks for them
+
+Render = Callable[[Sequence[Notification]], Rendered]
+"""Makes the bytes that a client gets of notifications; called in a thread, one batch after the other."""
 
 
-class History:
-    """Reads what a stream holds, piece by piece, as fast as the reader takes it: archive and log as one."""
+class Chunk(msgspec.Struct, frozen=True):
+    """Consecutive notifications as their reader gets them; an empty one does not mean the end."""
 
-    def __init__(
-        self,
-        log: Log,
-        executor: Executor,
-        spatial: Executor,
-        operations: Operations,
-        archive: Archive | None = None,
-    ) -> None:
-        self.archive = archive
-        self._log = log
-        self._operations = operations
-        self._executor = executor
-        self._spatial = spatial  # tests of areas may take long: they do not hold up the others
+    data: Rendered
+    count: int  # notifications in it
+    next: int  # the sequence to go on from
+    more: bool = False  # at least one more matches than the reader may have
 
-    async def start_of(self, stream: str, span: Span) -> int:
-        """The first sequence that a span means."""
-        if span.from_time is None:
-            return max(span.from_sequence or 0, 1)
-        time = min(span.from_time, _LAST_TIME)
-        start = await self._log.first_since(stream, time)
-        if self.archive is None:
-            return start
-        state = await self._log.state(stream)
-        # times never fall: if the log holds something older than the start, all that it let go of is older too
-        if not state.trimmed or start > state.first > state.trimmed:
-            return start
-        boundary = min(state.trimmed, (await self.archive.coverage(stream, state.trimmed)).last)
-        earlier = await self.archive.first_since(stream, time) if boundary else boundary + 1
-        return earlier if earlier <= boundary else max(start, boundary + 1)
 
-    async def end_of(self, stream: str, span: Span, last: int) -> int:
-        """The last sequence that a span means in a stream that ends at `last`."""
-        if span.to_time is None:
-            return last if span.to_sequence is None else min(span.to_sequence, last)
-        time = min(span.to_time, _LAST_TIME)
-        end = await self._log.last_until(stream, time)
-        if self.archive is not None:
-            state = await self._log.state(stream)
-            if state.trimmed and (end < state.first or end <= state.trimmed):
-                boundary = min(state.trimmed, (await self.archive.coverage(stream, state.trimmed)).last)
-                if boundary and (end < state.first or end <= boundary):
-                    end = min(await self.archive.last_until(stream, time), boundary)
-        return min(end, last)
+def chunks(
+    store: Store,
+    wanted: Filter,
+    render: Render,
+    start: int | Span,
+    end: int | None,
+    *,
+    most: int | None = None,
+    topics: bool = True,
+    unbroken: bool = False,
+    batch: int | None = None,
+    pause: float = 0.0,
+    prefetch: int = PREFETCH,
+) -> Chunks:
+    """Return what matches from `start` to `end`, at most `most` notifications of it; whoever opens it closes it.
 
-    async def bounds(self, stream: str, span: Span) -> Bounds:
-        """What a span means in the stream as it is now; a start further back than what is held is moved there."""
-        state = await self._log.state(stream)
-        first, trimmed = state.first, state.trimmed
-        if self.archive is not None and trimmed:
-            covered = await self.archive.coverage(stream, trimmed)
-            if covered.last >= covered.first:
-                first = min(first, covered.first)
-                trimmed = min(trimmed, covered.first - 1) if covered.last >= trimmed else trimmed
-        start = max(await self.start_of(stream, span), first)
-        end = await self.end_of(stream, span, state.last)
-        return Bounds(start, end, first, state.last, trimmed)
+    The start of a span is looked up first, and so is the newest sequence if there is no `end`. With `batch`, that many
+    notifications are read at a time, and with `pause` there are so many seconds in between. The other options are those
+    of `Store.read`.
+    """
 
-    def reading(self, wanted: Filter, start: int) -> Reading:
-        """A way through the stream from `start` on; whoever opens it closes it."""
-        return Reading(self._log, self.archive, self._operations, wanted, start)
+    async def make() -> AsyncGenerator[Chunk, None]:
+        stream, left = wanted.stream, most
+        first = await store.start_of(stream, start) if isinstance(start, Span) else start
+        last = (await store.state(stream)).last if end is None else end
 
-    async def pour(self, reading: Reading, render: Render, end: int, room: int | None, plain: bool) -> Pour:
-        """The pieces from where a reading is up to `end`, made by threads of the log, if that can pour."""
-        assert isinstance(self._log, Pouring)
-        state = await self._log.state(reading.wanted.stream)
-        gapless = state.count == state.last - state.first + 1
-        return Pour(self._log, self._operations, reading.wanted, render, reading.position, end, room, plain, gapless)
+        def rendered(notifications: Sequence[Notification]) -> tuple[Rendered, int, bool]:
+            return _rendered(notifications, wanted, render, left)
 
-    async def piece(self, wanted: Filter, render: Render, found: Batch, room: int | None = None) -> Piece:
-        """The matching ones out of a batch, ready to be sent, at most `room` of them."""
-        if not found.notifications:
-            return Piece(b"", 0, found.next)
-        loop = asyncio.get_running_loop()
-        executor = self._executor if wanted.area is None else self._spatial
-        data, count, more = await loop.run_in_executor(
-            executor, select_and_render, found.notifications, wanted, render, room
-        )
-        return Piece(data, count, found.next, more)
+        batches = store.read(wanted, first, last, rendered, topics=topics, unbroken=unbroken, batch=batch)
+        async with aclosing(batches):
+            async for (data, count, more), following in batches:
+                left = None if left is None else left - count
+                yield Chunk(data, count, following, more)
+                if more:
+                    return
+                if pause and following <= last:
+                    await asyncio.sleep(pause)
 
-    async def overtaken(self, stream: str, position: int) -> bool:
-        """True if retention has removed everything up to the position and something at or after it, for good."""
-        state = await self._log.state(stream)
-        gone = state.first > position and state.trimmed >= position
-        return gone and not await self._archived(stream, position, state.trimmed)
+    return Chunks(make(), 0 if isinstance(start, Span) else start, prefetch)
 
-    async def lost(self, stream: str, position: int) -> bool:
-        """True if retention has removed something at or after the position, so that a reader there missed it."""
-        trimmed = (await self._log.state(stream)).trimmed
-        return trimmed >= position and not await self._archived(stream, position, trimmed)
 
-    async def delete(self, stream: str, sequence: int) -> bool:
-        """Remove one notification for good, wherever it is; False if it is nowhere."""
-        if self.archive is None:
-            return await self._log.delete(stream, sequence)
-        if sequence > await self._last(stream):
-            return False
-        async with self.archive.deleting(stream, sequence) as deletion:
-            removed = await self._log.delete(stream, sequence)
-            return removed or await deletion.archived()
+class Chunks:
+    """An async iterator of chunks that a task makes, at most `prefetch` before they are asked for.
 
-    async def wipe(self, stream: str) -> int | None:
-        """Remove all notifications of a stream wherever they are; how many the log held, None if it has no such stream.
+    All chunks that could be made come before the error, if there is one.
+    """
 
-        Its numbering goes on.
-        """
-        if self.archive is None:
-            return await self._log.wipe(stream)
-        through = await self._last(stream)
-        if not through:
-            return await self._log.wipe(stream)
-        in_log = stream in await self._log.streams()
-        async with self.archive.wiping(stream, through):
-            removed = await self._log.wipe(stream) if in_log else None
-        if in_log:
-            # what was published between the question and the wipe is gone from the log too
-            reached = (await self._log.state(stream)).first - 1
-            if reached > through:
-                async with self.archive.wiping(stream, reached):
-                    pass
-        return removed
+    __slots__ = ("_asked", "_changed", "_error", "_maker", "_permits", "_position", "_ready", "_source", "_woken")
 
-    async def streams(self) -> Sequence[str]:
-        """The streams that ever held a notification, sorted."""
-        streams = await self._log.streams()
-        return streams if self.archive is None else sorted({*streams, *await self.archive.streams()})
+    def __init__(self, source: AsyncGenerator[Chunk, None], start: int, prefetch: int) -> None:
+        self._source = source
+        self._position = start
+        self._permits = asyncio.Semaphore(prefetch)  # chunks that may be made
+        self._ready: deque[Chunk] = deque()
+        self._changed = asyncio.Event()
+        self._error: Exception | None = None
+        self._asked = False  # the reader waits for a chunk already
+        self._woken = False
+        self._maker: asyncio.Task[None] | None = asyncio.create_task(self._make())
 
-    async def _last(self, stream: str) -> int:
-        """The newest sequence that was given out, as far as log and archive know."""
-        last = 0
-        if stream in await self._log.streams():  # asking a broker for others would make them
-            last = (await self._log.state(stream)).last
-        if self.archive is not None and stream in await self.archive.streams():
-            last = max(last, (await self.archive.coverage(stream)).last)
-        return last
+    def __aiter__(self) -> Chunks:
+        return self
 
-    async def _archived(self, stream: str, start: int, end: int) -> bool:
-        return self.archive is not None and (await self.archive.coverage(stream, end)).includes(start, end)
+    async def __anext__(self) -> Chunk:
+        """Return the next chunk; an empty one if `wake` was called before it was there."""
+        if not self._asked:
+            self._asked = True
+            self._permits.release()
+        while not self._ready:
+            if self._maker is None:
+                if self._error is None:
+                    raise StopAsyncIteration
+                error, self._error = self._error, None
+                raise error
+            if self._woken:
+                self._woken = False
+                return Chunk(b"", 0, self._position)
+            self._changed.clear()
+            await self._changed.wait()
+        self._asked = self._woken = False
+        chunk = self._ready.popleft()
+        self._position = chunk.next
+        return chunk
+
+    def wake(self) -> None:
+        """Interrupt the wait for a chunk: a heartbeat is due, or the end."""
+        self._woken = True
+        self._changed.set()
+
+    def close(self) -> None:
+        """Stop making chunks; the task ends the reads behind it."""
+        self._ready.clear()
+        if self._maker is not None:
+            self._maker.cancel()
+
+    async def _make(self) -> None:
+        try:
+            await self._permits.acquire()
+            async with aclosing(self._source):
+                async for chunk in self._source:
+                    self._ready.append(chunk)
+                    self._changed.set()
+                    await self._permits.acquire()
+        except asyncio.CancelledError:
+            self._error = LogUnavailable("reading history was interrupted")
+            raise
+        except Exception as error:
+            self._error = error
+        finally:
+            self._maker = None  # a circle would keep the chunks until the next full collection
+            self._changed.set()
+
+
+def _rendered(
+    matching: Sequence[Notification], wanted: Filter, render: Render, room: int | None
+) -> tuple[Rendered, int, bool]:
+    """Return the bytes of notifications, how many, and whether there were more than there was room for."""
+    malformed = wanted.malformed(matching)  # told as errors, which need no room
+    count = len(matching) - len(malformed)
+    more = room is not None and count > room
+    if more:
+        count = room or 0
+        matching = matching[: _place_of(count, malformed)]
+    return render(matching), count, more
+
+
+def _place_of(number: int, left_out: Sequence[int]) -> int:
+    """Return the place of an item, counted without those in places that are left out."""
+    for place in left_out:
+        if place > number:
+            break
+        number += 1
+    return number

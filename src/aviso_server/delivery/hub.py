@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from aviso_server.counts import Endpoint, Flow, Histogram, Operations
-from aviso_server.delivery.archive import Archive
-from aviso_server.delivery.forms import EventStream, Form, Render
-from aviso_server.delivery.frames import Reason
-from aviso_server.delivery.history import History
-from aviso_server.delivery.outlet import Outlet
-from aviso_server.delivery.piece import LARGEST_BATCH, Piece
-from aviso_server.delivery.pieces import pieces, pieces_with_pauses
-from aviso_server.delivery.reading import Reading
+from aviso_server.counters import Endpoint, Flow, Histogram
+from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.formats import EventStream, Format
+from aviso_server.delivery.history import PREFETCH, Chunks, chunks
+from aviso_server.delivery.live import LiveFeed, Passed
 from aviso_server.delivery.replay import Replay
-from aviso_server.delivery.tail import Passed, Tail
+from aviso_server.delivery.sse import Reason
+from aviso_server.delivery.timers import Timers
 from aviso_server.delivery.watcher import Watcher
-from aviso_server.delivery.wheel import Wheel
-from aviso_server.errors import LogUnavailable
-from aviso_server.log.base import Log
+from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.filter import Filter
-from aviso_server.model.timestamp import SECOND
+from aviso_server.model.shapes import PolygonForm
+from aviso_server.model.times import SECOND, Span
+from aviso_server.store import Store
 
 __all__ = ["GENERIC", "Hub", "Pace"]
+
+logger = logging.getLogger(__name__)
 
 GENERIC = "generic"
 """What event types that nobody configured are counted as: their names are without limit."""
 
-_READERS = 4
-_SPATIAL_READERS = 2
+_LOOK_SECONDS = 2.0  # between two looks at the live feeds
+_LOG_SECONDS = 5.0  # for the log to say how far it is
 _MOST_RENDERERS = 1024  # generic event types come and go
 _LIFETIMES = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400)  # seconds
 
@@ -52,19 +51,18 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Hub:
-    """Opens streams and closes them, gives everyone their heartbeat, and keeps one tail per stream."""
+    """Opens streams and closes them, gives everyone their heartbeat, and keeps one feed per stream and event type."""
 
     def __init__(
         self,
-        log: Log,
+        store: Store,
         base_url: str,
         pace: Pace,
         clock: Callable[[], int] = time.time_ns,
         event_types: Collection[str] = (),
-        operations: Operations | None = None,
-        archive: Archive | None = None,
+        polygons: Mapping[str, PolygonForm] | None = None,
     ) -> None:
-        self.log = log
+        self.store = store
         self.pace = pace
         self.clock = clock
         self.on_passed: Passed | None = None  # told what live watchers were handed
@@ -73,139 +71,158 @@ class Hub:
         self.lifetimes: dict[Endpoint, Histogram] = {"watch": Histogram(_LIFETIMES), "replay": Histogram(_LIFETIMES)}
         self._event_types = frozenset(event_types)
         self._base_url = base_url
-        self._executor = ThreadPoolExecutor(_READERS, thread_name_prefix="render")
-        self._spatial = ThreadPoolExecutor(_SPATIAL_READERS, thread_name_prefix="areas")
-        operations = operations or Operations()
-        self.history = History(log, self._executor, self._spatial, operations, archive)
-        self.log_history = self.history  # what the log alone holds
-        if archive is not None:
-            self.log_history = History(log, self._executor, self._spatial, operations)
-        self._tails: dict[str, Tail] = {}
-        self._opening: dict[str, asyncio.Task[Tail]] = {}
+        self._polygons = polygons or {}  # how they go out, for event types that have them
+        # by stream and event type, which says how to match and render
+        self._feeds: dict[tuple[str, str], LiveFeed] = {}
+        self._on_lost: dict[LiveFeed, dict[Callable[[], None], None]] = {}
+        self._opening: dict[tuple[str, str], asyncio.Task[LiveFeed]] = {}
         self._renderers: dict[str, Renderer] = {}
-        self._wheel = Wheel()
-        self._turning: asyncio.Task[None] | None = None
-        self._leaving: Reason | None = None
-
-    @property
-    def buffer_bytes(self) -> int:
-        """What may wait for one client before it is caught up from the log."""
-        return self.pace.buffer_bytes
+        self._timers = Timers()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._shutdown: Reason | None = None
 
     def start(self) -> None:
-        """Set the clock going."""
-        self._turning = asyncio.create_task(self._wheel.turn(), name="heartbeats")
+        """Start the heartbeats, and looking after the live feeds."""
+        self._tasks = [
+            asyncio.create_task(self._timers.run(), name="heartbeats"),
+            asyncio.create_task(self._supervise(), name="supervision of live feeds"),
+        ]
 
     def close_streams(self, reason: Reason = "server_shutdown") -> None:
         """End every open stream in order, and each that opens from now on."""
-        self._leaving = reason
+        self._shutdown = reason
         for stream in list(self.open_streams):
             stream.close(reason)
 
     async def stop(self) -> None:
-        """Let go of everything."""
+        """Release every stream, and stop the heartbeats and the threads."""
         for stream in list(self.open_streams):
             self.release(stream)
-        if self._turning is not None:
-            self._turning.cancel()
-        for executor in (self._executor, self._spatial):
-            executor.shutdown(wait=False, cancel_futures=True)
+        for task in self._tasks:
+            task.cancel()
+        self.store.close()
 
-    async def watcher(self, wanted: Filter, outlet: Outlet, request_id: str) -> Watcher:
-        """A watcher whose position lies behind everything that is stored now; LogError if it cannot be live."""
-        tail = await self._tail(wanted)
-        tail.watchers += 1
+    async def join(self, wanted: Filter, on_lost: Callable[[], None]) -> LiveFeed:
+        """Return the live feed for a filter, which stays open until `leave`; LogError if there is none now.
+
+        `on_lost` is called when the feed may have missed something: it is not to be used any more.
+        """
+        feed = await self._feed(wanted)
+        feed.watchers += 1
+        self._on_lost.setdefault(feed, {})[on_lost] = None
+        return feed
+
+    def leave(self, feed: LiveFeed, on_lost: Callable[[], None]) -> None:
+        """Give a feed of `join` back; a second time changes nothing."""
+        callbacks = self._on_lost.get(feed, {})
+        if on_lost in callbacks:
+            del callbacks[on_lost]
+            if not callbacks:
+                del self._on_lost[feed]
+            self._release_feed(feed)
+
+    async def watcher(self, wanted: Filter, writer: ClientWriter, request_id: str) -> Watcher:
+        """Open a watcher positioned after everything that is stored now; LogError if it cannot be live."""
+        feed = await self._feed(wanted)
+        feed.watchers += 1
         try:
-            last = (await self.log.state(wanted.stream)).last
-            _check_fed(tail)
+            last = (await self.store.state(wanted.stream)).last
+            _check_feed(feed)
         except BaseException:
-            self._release_tail(tail)
+            self._release_feed(feed)
             raise
-        watcher = Watcher(self, tail, wanted, outlet, request_id, last + 1)
+        watcher = Watcher(self, feed, wanted, writer, request_id, last + 1)
         watcher.flow.opened += 1
         self.open_streams.add(watcher)
         return watcher
 
     def begin(self, watcher: Watcher, until: int | None = None) -> None:
-        """The opening frame is out: count the duration and the heartbeats from now on; end at `until` at the latest."""
+        """Start the duration and the heartbeats, after the opening frame; end at `until` at the latest."""
         now = asyncio.get_running_loop().time()
         deadline = now + self.pace.max_duration
         if until is not None:
             deadline = min(deadline, now + self._seconds_to(until))
         watcher.begin(now + self.pace.heartbeat_interval, deadline)
-        self._wheel.add(watcher, min(watcher.next_heartbeat, watcher.deadline))
-        if self._leaving is not None:
-            watcher.close(self._leaving)
+        self._timers.add(watcher, min(watcher.next_heartbeat, watcher.deadline))
+        if self._shutdown is not None:
+            watcher.close(self._shutdown)
 
     def replay(
         self,
         wanted: Filter,
-        outlet: Outlet,
+        writer: ClientWriter,
         request_id: str,
         until: int | None = None,
-        form: Form | None = None,
-        history: History | None = None,
+        format_: Format | None = None,
+        store: Store | None = None,
     ) -> Replay:
-        """A stream that ends with history, or at `until` if that comes first; of events unless a form is given."""
-        form = form or EventStream(wanted.topic, self.renderer(wanted.event_type), request_id)
-        replay = Replay(self, wanted, form, outlet, request_id, history or self.history)
+        """Open a stream that ends with history, or at `until`; server-sent events unless a format is given."""
+        format_ = format_ or EventStream(wanted.topic, self.renderer(wanted.event_type), request_id)
+        replay = Replay(self, wanted, format_, writer, request_id, store or self.store)
         replay.flow.opened += 1
         self.open_streams.add(replay)
         now = asyncio.get_running_loop().time()
         if until is not None:
             replay.deadline = now + self._seconds_to(until)
-        self._wheel.add(replay, min(replay.deadline, now + self.pace.stall))
-        if self._leaving is not None:
-            replay.close(self._leaving)
+        self._timers.add(replay, min(replay.deadline, now + self.pace.stall))
+        if self._shutdown is not None:
+            replay.close(self._shutdown)
         return replay
 
     def release(self, stream: Watcher | Replay) -> None:
-        """The stream is over."""
+        """Forget a stream that is over."""
         if stream not in self.open_streams:
             return
         self.open_streams.remove(stream)
         self.lifetimes[stream.endpoint].observe(time.monotonic() - stream.since)
         stream.abandon()
-        self._wheel.discard(stream)
+        self._timers.discard(stream)
         if isinstance(stream, Watcher):
-            self._release_tail(stream.tail)
+            self._release_feed(stream.feed)
 
-    def pieces(
+    def history(
         self,
-        history: History,
         wanted: Filter,
-        render: Render,
-        start: int,
+        format_: Format,
+        span: Span,
         end: int,
         cap: int | None = None,
-        plain: bool = False,
-    ) -> AsyncGenerator[Piece, None]:
-        """History from `start` to `end`, at most `cap` notifications of it.
+        store: Store | None = None,
+    ) -> Chunks:
+        """Return the chunks from the start of a span to `end`, at most `cap` notifications, at the configured pace."""
+        pause = self.pace.batch_delay
+        return chunks(
+            store or self.store,
+            wanted,
+            format_.render,
+            span,
+            end,
+            most=cap,
+            topics=format_.topics or wanted.positional,
+            batch=self.pace.batch_size if pause else None,
+            pause=pause,
+            prefetch=0 if pause else PREFETCH,
+        )
 
-        With `plain`, a notification is rendered the same whatever came before it, and without its topic.
+    def catch_up(self, wanted: Filter, format_: Format, start: int) -> Chunks:
+        """Return the chunks that a watcher has missed, up to the newest; HistoryGone if they are not all there.
+
+        There is no prefetch: many watchers may be behind at once.
         """
-        if not self.pace.batch_delay:
-            return pieces(history, wanted, render, start, end, cap, plain)
-        size, pause = self.pace.batch_size, self.pace.batch_delay
-        return pieces_with_pauses(history, wanted, render, start, end, cap, size, pause)
-
-    async def next_piece(self, reading: Reading, render: Render) -> Piece:
-        """What a watcher who fell behind gets next."""
-        last = (await self.log.state(reading.wanted.stream)).last
-        found = await reading.next(last, self.pace.batch_size if self.pace.batch_delay else LARGEST_BATCH)
-        return await self.history.piece(reading.wanted, render, found)
+        topics = format_.topics or wanted.positional
+        return chunks(self.store, wanted, format_.render, start, None, topics=topics, unbroken=True, prefetch=0)
 
     def renderer(self, event_type: str) -> Renderer:
-        """The renderer of an event type; made once."""
+        """Return the renderer of an event type; it is made once."""
         found = self._renderers.get(event_type)
         if found is None:
             if len(self._renderers) >= _MOST_RENDERERS:
                 self._renderers.clear()
-            found = self._renderers[event_type] = Renderer(event_type, self._base_url)
+            found = self._renderers[event_type] = Renderer(event_type, self._base_url, self._polygons.get(event_type))
         return found
 
     def flow(self, endpoint: Endpoint, event_type: str) -> Flow:
-        """The counts of an endpoint and an event type."""
+        """Return the counts of an endpoint and an event type."""
         key = (endpoint, event_type if event_type in self._event_types else GENERIC)
         found = self.flows.get(key)
         if found is None:
@@ -213,60 +230,90 @@ class Hub:
         return found
 
     @property
-    def tails(self) -> Collection[Tail]:
-        """The streams that somebody watches."""
-        return self._tails.values()
+    def feeds(self) -> Collection[LiveFeed]:
+        """The live feeds that have watchers."""
+        return self._feeds.values()
+
+    @property
+    def restarts(self) -> int:
+        """How often live feeds failed and were restarted."""
+        return sum(flow.restarts for flow in self.flows.values())
+
+    async def _supervise(self) -> None:
+        """Restart every live feed that stands still."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            await self._look_at_feeds()  # apart, so that no feed is remembered meanwhile
+
+    async def _look_at_feeds(self) -> None:
+        for feed in list(self.feeds):
+            try:
+                async with asyncio.timeout(_LOG_SECONDS):
+                    await feed.look()
+            except (LogError, TimeoutError):
+                return  # the log is away, which is told elsewhere
+            except Exception:  # the others are looked after all the same
+                logger.exception(
+                    "looking after a live feed failed", extra={"event": "stream.live.failed", "stream": feed.stream}
+                )
 
     def _seconds_to(self, time: int) -> float:
         return max(time - self.clock(), 0) / SECOND
 
-    async def _tail(self, wanted: Filter) -> Tail:
-        # once opened, the tail may have been closed again before we get our turn
-        while (tail := self._tails.get(wanted.stream)) is None:
-            opening = self._opening.get(wanted.stream)
+    async def _feed(self, wanted: Filter) -> LiveFeed:
+        # once opened, the feed may have been closed again before we get our turn
+        key = (wanted.stream, wanted.event_type)
+        while (feed := self._feeds.get(key)) is None:
+            opening = self._opening.get(key)
             if opening is None:
-                opening = self._opening[wanted.stream] = asyncio.create_task(self._open_tail(wanted))
+                opening = self._opening[key] = asyncio.create_task(self._open_feed(wanted))
             await asyncio.shield(opening)
-        return tail
+        return feed
 
-    async def _open_tail(self, wanted: Filter) -> Tail:
+    async def _open_feed(self, wanted: Filter) -> LiveFeed:
         try:
-            tail = Tail(
+            feed = LiveFeed(
                 wanted.stream,
+                wanted.event_type,
                 self.renderer(wanted.event_type),
                 wanted.positional,
-                self.log,
-                self._spatial,
+                self.store,
                 self.pace.buffer_bytes,
                 self.flow("watch", wanted.event_type),
-                self._tail_lost,
+                self._feed_lost,
             )
-            tail.on_passed = self.on_passed
-            await tail.open()
-            if tail.lost:
-                tail.close()
-            _check_fed(tail)
-            self._tails[wanted.stream] = tail
-            return tail
+            feed.on_passed = self.on_passed
+            await feed.open()
+            if feed.lost:
+                feed.close()
+            _check_feed(feed)
+            self._feeds[_key(feed)] = feed
+            return feed
         finally:
-            del self._opening[wanted.stream]
+            del self._opening[wanted.stream, wanted.event_type]
 
-    def _tail_lost(self, tail: Tail) -> None:
-        """Close everyone who relies on the tail: they ask again from where they are, and newcomers get a new tail."""
-        if self._tails.get(tail.stream) is tail:
-            del self._tails[tail.stream]
-            tail.close()
+    def _feed_lost(self, feed: LiveFeed) -> None:
+        """Close everyone who relies on the feed: they ask again from where they are, and newcomers get a new feed."""
+        if self._feeds.get(_key(feed)) is feed:
+            del self._feeds[_key(feed)]
+            feed.close()
         for stream in list(self.open_streams):
-            if isinstance(stream, Watcher) and stream.tail is tail:
+            if isinstance(stream, Watcher) and stream.feed is feed:
                 stream.close("end_of_stream")
+        for on_lost in self._on_lost.pop(feed, {}):
+            on_lost()
 
-    def _release_tail(self, tail: Tail) -> None:
-        tail.watchers -= 1
-        if tail.watchers <= 0 and self._tails.get(tail.stream) is tail:
-            del self._tails[tail.stream]
-            tail.close()
+    def _release_feed(self, feed: LiveFeed) -> None:
+        feed.watchers -= 1
+        if feed.watchers <= 0 and self._feeds.get(_key(feed)) is feed:
+            del self._feeds[_key(feed)]
+            feed.close()
 
 
-def _check_fed(tail: Tail) -> None:
-    if tail.lost:
-        raise LogUnavailable(f"the live feed of stream '{tail.stream}' was lost; ask again")
+def _key(feed: LiveFeed) -> tuple[str, str]:
+    return feed.stream, feed.event_type
+
+
+def _check_feed(feed: LiveFeed) -> None:
+    if feed.lost:
+        raise LogUnavailable(f"the live feed of stream '{feed.stream}' was lost; ask again")

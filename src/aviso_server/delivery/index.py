@@ -1,23 +1,146 @@
-"""Which filters want this notification? Found through an index: cost grows with the matches, not with the filters.
+"""Finds the filters that a notification passes: by pinned values, ranges of numbers and areas on the map.
 
-A filter goes to one place only, by its most selective part:
-
-1. the fields it pins (equality, `eq`, one `in` set, each of its values): a dictionary from the pinned values;
-2. inside such a cell, what is left: an area (a tree of boxes), a range (sorted intervals), or nothing.
-
-What comes out of the places is a superset; the exact test of the filter has the last word.
+Ranges and areas are kept in arrays made for searching. Building those takes time, so new filters wait in a list that is
+searched one by one, and removed ones are skipped; the arrays are rebuilt when either has grown too large.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Generic
+from typing import Any, Generic, Protocol, TypeVar
 
-from aviso_server.delivery.ranges import AreaIndex, I, IntervalIndex
+import numpy as np
+import numpy.typing as npt
+import shapely
+
 from aviso_server.model.constraint import Kind
 from aviso_server.model.filter import Filter, View
+from aviso_server.model.notification import Box
+from aviso_server.model.shapes import Point
 
 __all__ = ["FilterIndex"]
+
+
+_SMALL = 32
+
+
+class Interest(Protocol):
+    """Anything that wants what a filter lets through; told apart by identity, so hashing it is cheap."""
+
+    @property
+    def wanted(self) -> Filter:
+        """The filter; it never changes."""
+
+
+I = TypeVar("I", bound=Interest)  # noqa: E741  # the letter of the thing it stands for
+
+
+class _Rebuilt(Generic[I]):
+    """Interests in arrays, new ones that are not in the arrays yet, and removed ones that still are."""
+
+    def __init__(self) -> None:
+        self._built: list[I] = []
+        self._gone: set[I] = set()
+        self._new: dict[I, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._built) - len(self._gone) + len(self._new)
+
+    def add(self, interest: I) -> None:
+        """Add an interest that is not there."""
+        if interest in self._gone:
+            self._gone.remove(interest)
+        else:
+            self._new[interest] = None
+
+    def discard(self, interest: I) -> None:
+        """Remove an interest that is there."""
+        if interest in self._new:
+            del self._new[interest]
+        else:
+            self._gone.add(interest)
+
+    def _refresh(self) -> None:
+        """Rebuild the arrays if too many interests came or went since the last time."""
+        if len(self._new) + len(self._gone) <= max(_SMALL, len(self._built) // 8):
+            return
+        self._built = [interest for interest in self._built if interest not in self._gone]
+        self._built.extend(self._new)
+        self._gone.clear()
+        self._new.clear()
+        self._build()
+
+    def _build(self) -> None:
+        raise NotImplementedError
+
+    def _chosen(self, places: npt.NDArray[Any]) -> Iterator[I]:
+        for place in places.tolist():
+            interest = self._built[place]
+            if interest not in self._gone:
+                yield interest
+
+
+class IntervalIndex(_Rebuilt[I]):
+    """Interests by the closed interval that they ask of one numeric field."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self._lows: list[float] = []  # in one place a list is searched faster than an array
+        self._highs: npt.NDArray[np.float64] = np.empty(0)
+
+    def around(self, value: float) -> Iterator[I]:
+        """Yield those whose interval may hold the value."""
+        self._refresh()
+        for interest in self._new:
+            low, high = self._interval(interest)
+            if low <= value <= high:
+                yield interest
+        reached = bisect_right(self._lows, value)
+        if reached:
+            yield from self._chosen((self._highs[:reached] >= value).nonzero()[0])
+
+    def _interval(self, interest: I) -> tuple[float, float]:
+        return dict(interest.wanted.tests)[self._name].interval()
+
+    def _build(self) -> None:
+        self._built.sort(key=lambda interest: self._interval(interest)[0])
+        intervals = [self._interval(interest) for interest in self._built]
+        self._lows = [low for low, _ in intervals]
+        self._highs = np.array([high for _, high in intervals])
+
+
+class AreaIndex(_Rebuilt[I]):
+    """Interests by the box around their area."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tree: shapely.STRtree | None = None
+
+    def near(self, view: View) -> Iterator[I]:
+        """Yield those whose area may meet the notification's shape."""
+        # a payload's shape has no stored box: only point filters can want it, and they will check
+        box = view.box or (view.shape.box if view.shape is not None else None)
+        if box is None:
+            return
+        self._refresh()
+        for interest in self._new:
+            if box.overlaps(_box(interest.wanted)):
+                yield interest
+        if self._tree is not None:
+            yield from self._chosen(self._tree.query(shapely.box(box.min_lon, box.min_lat, box.max_lon, box.max_lat)))
+
+    def _build(self) -> None:
+        boxes = np.array([_box(interest.wanted) for interest in self._built]).reshape(-1, 4)
+        self._tree = shapely.STRtree(shapely.box(boxes[:, 1], boxes[:, 0], boxes[:, 3], boxes[:, 2]))
+
+
+def _box(wanted: Filter) -> Box:
+    area = wanted.area
+    assert area is not None
+    return Box(area.lat, area.lon, area.lat, area.lon) if isinstance(area, Point) else area.box
+
 
 _MOST_KEYS = 64  # a larger set is tested, not spread over the dictionary
 
@@ -39,7 +162,7 @@ class FilterIndex(Generic[I]):
         return interest in self._interests
 
     def add(self, interest: I) -> None:
-        """Put one in; a second time changes nothing."""
+        """Add an interest; a second time changes nothing."""
         if interest in self._interests:
             return
         self._interests.add(interest)
@@ -51,7 +174,7 @@ class FilterIndex(Generic[I]):
             group[key].add(interest, signature)
 
     def discard(self, interest: I) -> None:
-        """Take one out; one that is not there changes nothing."""
+        """Remove an interest, if it is there."""
         if interest not in self._interests:
             return
         self._interests.remove(interest)
@@ -65,7 +188,7 @@ class FilterIndex(Generic[I]):
             del self._groups[signature]
 
     def candidates(self, view: View) -> tuple[list[I], list[I]]:
-        """Those that it passes for certain, and those whose exact test is still to be made."""
+        """Return those that it passes for certain, and those that are still to be tested."""
         sure: list[I] = []
         doubtful: list[I] = []
         value_of, parsed = view.values.get, view.parsed
@@ -79,7 +202,7 @@ class FilterIndex(Generic[I]):
         return sure, doubtful
 
     def match(self, view: View) -> list[I]:
-        """Those that the notification passes, in no particular order."""
+        """Return those that the notification passes, in no particular order."""
         sure, doubtful = self.candidates(view)
         sure.extend(interest for interest in doubtful if interest.wanted.passes(view))
         return sure
@@ -146,7 +269,7 @@ _CERTAIN, _OTHER, _AREA = "certain", "other", "area"
 
 
 def _pins(wanted: Filter) -> tuple[Signature, Iterable[Key]]:
-    """The fields a filter pins, and the values it pins them to: several keys if it has a set."""
+    """Return the fields that a filter pins, and their values: several keys if it has a set."""
     names: list[tuple[str, Kind | None]] = [(name, None) for name, _ in wanted.equals]
     keys: list[Key] = [tuple(text for _, text in wanted.equals)]
     for name, test in wanted.tests:
@@ -161,7 +284,7 @@ def _pins(wanted: Filter) -> tuple[Signature, Iterable[Key]]:
 
 
 def _access(wanted: Filter, signature: Signature) -> str | tuple[str, Kind]:
-    """By which part a filter is looked up inside its cell."""
+    """Return by which part a filter is looked up inside its cell."""
     if wanted.area is not None:
         return _AREA
     pinned = {name for name, kind in signature if kind is not None}

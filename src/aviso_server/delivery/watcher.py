@@ -1,42 +1,36 @@
-"""One client of a stream that goes on: history if asked for, then live, each notification once and in order."""
+"""One client of a stream without end: history if asked for, then live, each notification once and in order."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from aviso_server.counts import Endpoint
-from aviso_server.delivery import frames
-from aviso_server.delivery.attention import Bell, attended
-from aviso_server.delivery.forms import Render
-from aviso_server.delivery.outlet import Outlet
-from aviso_server.errors import AvisoError
+from aviso_server.counters import Endpoint
+from aviso_server.delivery import sse
+from aviso_server.delivery.client_writer import ClientWriter, OpenStream
+from aviso_server.delivery.formats import EventStream
+from aviso_server.delivery.history import Chunks
+from aviso_server.errors import HistoryGone
 from aviso_server.model.cloudevent import LIVE, REPLAY
 from aviso_server.model.filter import Filter
-from aviso_server.model.span import Span
+from aviso_server.model.times import Span
 
 if TYPE_CHECKING:
     from aviso_server.delivery.hub import Hub
-    from aviso_server.delivery.reading import Reading
-    from aviso_server.delivery.tail import Frames, Tail
+    from aviso_server.delivery.live import Frames, LiveFeed
 
 __all__ = ["Watcher"]
-
-logger = logging.getLogger(__name__)
 
 Step = Callable[[], Awaitable[None]]
 
 
-class Watcher:
+class Watcher(OpenStream):
     """A cursor into a stream, a bounded backlog, and catching up from the log when the backlog is full.
 
-    Whoever wants to write does it at once while the client keeps up. When the client does not, one task (the worker)
-    waits for it, and everything else lands in the backlog until the worker gets there.
+    While the client keeps up, everything is written at once. When it does not, one task (the worker) waits for it, and
+    everything else goes to the backlog.
     """
 
     __slots__ = (
@@ -44,77 +38,64 @@ class Watcher:
         "_backlog_bytes",
         "_begun",
         "_behind",
-        "_bell",
+        "_chunks",
         "_closing",
         "_ended",
         "_heartbeat_due",
-        "_hub",
-        "_reading",
         "_worker",
         "deadline",
-        "flow",
+        "feed",
         "next_heartbeat",
-        "outlet",
         "position",
-        "request_id",
-        "since",
-        "tail",
-        "user",
-        "wanted",
     )
 
     endpoint: ClassVar[Endpoint] = "watch"
 
-    def __init__(self, hub: Hub, tail: Tail, wanted: Filter, outlet: Outlet, request_id: str, position: int) -> None:
-        self.wanted = wanted
-        self.outlet = outlet
-        self.request_id = request_id
-        self.tail = tail
+    def __init__(
+        self, hub: Hub, feed: LiveFeed, wanted: Filter, writer: ClientWriter, request_id: str, position: int
+    ) -> None:
+        super().__init__(hub, wanted, writer, request_id)
+        self.feed = feed
         self.position = position  # the next sequence it has not been handed yet
-        self.flow = hub.flow(self.endpoint, wanted.event_type)
-        self.since = time.monotonic()
-        self.user: str | None = None  # who opened it, if known
         self.next_heartbeat = 0.0
         self.deadline = 0.0
-        self._hub = hub
         self._backlog: list[tuple[Frames, bytes]] = []
         self._backlog_bytes = 0
         self._behind = True
         self._begun = False
         self._heartbeat_due = False
-        self._closing: frames.Reason | None = None
+        self._closing: sse.Reason | None = None
         self._ended = False
         self._worker: asyncio.Task[None] | None = None
-        self._bell: Bell | None = None  # while it waits for the history that was asked for
-        self._reading: Reading | None = None  # while it catches up
+        self._chunks: Chunks | None = None  # while it reads history
 
     def go_live(self) -> None:
-        """Deliver what comes from the position on."""
-        if not self.tail.join(self) or (self._behind and self._worker is None):
-            self._employ(self._catch_up)
+        """Deliver everything from the position on."""
+        if not self.feed.join(self) or (self._behind and self._worker is None):
+            self._start(self._catch_up)
 
     def go_back(self, span: Span, cap: int | None) -> None:
-        """Deliver history from the start of the span up to the position first, then what comes after."""
+        """Deliver history from the start of the span up to the position, then everything after it."""
         end = self.position - 1
-        self._employ(lambda: self._replay(span, end, cap))
+        self._start(lambda: self._replay(span, end, cap))
 
     def begin(self, next_heartbeat: float, deadline: float) -> None:
-        """The opening frame is out: from now on there are heartbeats, and an end."""
+        """Start heartbeats and the duration, after the opening frame."""
         self.next_heartbeat, self.deadline = next_heartbeat, deadline
         self._begun = True
         if self._closing is not None and self._worker is None and not self._ended:
-            self._write(self._farewell(self._closing), last=True)
+            self._write(self._closing_frame(self._closing), last=True)
 
     def remember(self, remembered: Frames, position: int, live: bool) -> None:
-        """The tail knew these already; if it took the watcher in, the rest from `position` on will be offered."""
+        """Take what the live feed remembers; with `live`, it offers everything from `position` on."""
         self._behind = not live
         self.position = position
         if remembered:
-            # Taken in whatever its size: the tail has limited it, and one large frame must get through.
+            # Taken in whatever its size: the feed has limited it, and one large frame must get through.
             self._add(remembered, b"".join([frame for _, frame in remembered]))
 
     def offer(self, offered: Frames, chunk: bytes) -> None:
-        """The tail has something that the watcher wants; what it has seen already is left out."""
+        """Take what the live feed has for this watcher; leave out what it has seen already."""
         if self._behind or self._ended or self._closing is not None:
             return
         if offered[0][0] < self.position:
@@ -124,28 +105,28 @@ class Watcher:
             chunk = b"".join([frame for _, frame in offered])
         self.position = offered[-1][0] + 1
         self._add(offered, chunk)
-        if self._backlog_bytes > self._hub.buffer_bytes:
+        if self._backlog_bytes > self._hub.pace.buffer_bytes:
             self.fall_behind()
 
     def fall_behind(self) -> None:
-        """Give up what waits and being live: go on from the log, which has it all."""
+        """Drop the backlog and catch up from the log."""
         self.flow.fell_behind += 1
         if self._backlog:
             self.position = self._backlog[0][0][0][0]
             self._backlog.clear()
             self._backlog_bytes = 0
         self._behind = True
-        self.tail.leave(self)
+        self.feed.leave(self)
         if self._worker is None and not self._ended:
-            self._employ(self._catch_up)
+            self._start(self._catch_up)
 
     def tick(self, now: float) -> float | None:
-        """Show that the connection is alive, or end it when its time has come."""
+        """Send a heartbeat, or end the stream when its time is over."""
         if now >= self.deadline:
             self.close("max_duration_reached")
             last_call = self.deadline + self._hub.pace.patience
             if now >= last_call:
-                self.outlet.hang_up()  # it has stopped reading: nothing else would ever end it
+                self.writer.hang_up()  # it has stopped reading: nothing else would ever end it
                 return None
             return last_call
         if self._ended:
@@ -153,33 +134,38 @@ class Watcher:
         if now >= self.next_heartbeat:
             self.next_heartbeat += self._hub.pace.heartbeat_interval
             if self._worker is None:
-                self._write(frames.heartbeat(self.wanted.topic, self._hub.clock()))
+                self._write(sse.heartbeat(self.wanted.topic, self._hub.clock()))
             else:
                 self._heartbeat_due = True
-                self._ring()
+                self._wake()
         return min(self.next_heartbeat, self.deadline)
 
-    def close(self, reason: frames.Reason) -> None:
+    def close(self, reason: sse.Reason) -> None:
         """End the stream in order, after what is already in the backlog."""
-        if self._ended or (self._closing is not None and frames.weight(reason) <= frames.weight(self._closing)):
+        if self._ended or (self._closing is not None and sse.weight(reason) <= sse.weight(self._closing)):
             return
         self._closing = reason
-        self._ring()
+        self._wake()
         if self._worker is None and self._begun:
-            self._write(self._farewell(reason), last=True)
+            self._write(self._closing_frame(reason), last=True)
+
+    def abort(self) -> None:
+        """End the stream without a closing frame, because its connection does not work."""
+        self._end()
+        self.writer.hang_up()
 
     def abandon(self) -> None:
-        """The client is gone: let go of everything."""
+        """Release everything: the client is gone."""
         self._ended = True
         self._behind = True
         self._backlog.clear()
-        self.tail.leave(self)
+        self.feed.leave(self)
         if self._worker is not None:
             self._worker.cancel()
 
     @property
     def backlog_bytes(self) -> int:
-        """How much is waiting for the client."""
+        """Bytes that wait for the client."""
         return self._backlog_bytes
 
     @property
@@ -187,9 +173,9 @@ class Watcher:
         """True while the watcher reads from the log instead of being live."""
         return self._behind and not self._ended
 
-    def _ring(self) -> None:
-        if self._bell is not None:
-            self._bell.ring()
+    def _wake(self) -> None:
+        if self._chunks is not None:
+            self._chunks.wake()
 
     def _add(self, added: Frames, chunk: bytes) -> None:
         if self._worker is None:
@@ -201,130 +187,121 @@ class Watcher:
 
     def _write(self, chunk: bytes, last: bool = False) -> None:
         if last:
-            self._ended = True
-            self.tail.leave(self)
+            self._end()
         try:
-            blocked = self.outlet.write(chunk, last)
-        except OSError:  # the client has gone; whoever called must not suffer
-            self._ended = True
-            self.tail.leave(self)
+            blocked = self.writer.write(chunk, last)
+        except ConnectionError:  # the client has gone; whoever called must not suffer
+            self.abort()
             return
         if blocked is not None:
-            self._employ(lambda: blocked)
+            self._start(lambda: blocked)
 
-    def _employ(self, first: Step) -> None:
+    def _start(self, first: Step) -> None:
         self._worker = asyncio.create_task(self._work(first))
 
     async def _work(self, first: Step) -> None:
-        """Do the first thing, then whatever has become due meanwhile; without an await between check and rest."""
+        """Take the first step, then whatever has become due; there is no await between the last check and the end."""
         try:
             await first()
             while not self._ended and (step := self._due()) is not None:
                 await step()
         except ConnectionError:
-            self._ended = True
+            self.abort()
         except Exception as error:
-            with suppress(ConnectionError):
+            try:
                 await self._fail(error)
+            except ConnectionError:
+                self.abort()
         finally:
             self._stop_reading()
             self._worker = None
 
     def _due(self) -> Step | None:
         if self._backlog:
-            return self._empty_backlog
+            return self._send_backlog
         if self._closing is not None:
-            return self._say_farewell
+            return self._send_closing_frame
         if self._heartbeat_due:
-            return self._show_life
+            return self._send_heartbeat
         if self._behind:
             return self._catch_up
         return None
 
-    async def _empty_backlog(self) -> None:
+    async def _send_backlog(self) -> None:
         backlog, self._backlog = self._backlog, []
         self._backlog_bytes = 0
         self.flow.sent += sum(len(added) for added, _ in backlog)
-        await self.outlet.deliver(b"".join([chunk for _, chunk in backlog]))
+        await self.writer.deliver(b"".join([chunk for _, chunk in backlog]))
 
-    async def _show_life(self) -> None:
+    async def _send_heartbeat(self) -> None:
         self._heartbeat_due = False
-        await self.outlet.deliver(frames.heartbeat(self.wanted.topic, self._hub.clock()))
+        await self.writer.deliver(sse.heartbeat(self.wanted.topic, self._hub.clock()))
 
-    async def _say_farewell(self) -> None:
+    async def _send_closing_frame(self) -> None:
         assert self._closing is not None
-        self._ended = True
-        self.tail.leave(self)
-        await self.outlet.deliver(self._farewell(self._closing), last=True)
+        self._end()
+        await self.writer.deliver(self._closing_frame(self._closing), last=True)
 
     async def _replay(self, span: Span, end: int, cap: int | None) -> None:
-        """History as it was when the stream was opened."""
-        history, self._bell = self._hub.history, Bell()
-        start = await history.start_of(self.wanted.stream, span)
-        found = self._hub.pieces(history, self.wanted, self._frames(REPLAY), start, end, cap, plain=True)
-        async with aclosing(attended(found, self._bell)) as pieces:
-            async for piece in pieces:
-                if piece is not None:
-                    self.flow.sent += piece.count
-                    if piece.data:
-                        await self.outlet.deliver(piece.data)
-                if self._heartbeat_due:
-                    await self._show_life()
-                if piece is not None and piece.more:
-                    assert cap is not None
-                    await self.outlet.deliver(frames.limit_reached(self.wanted.topic, self._hub.clock(), cap))
-                    self._closing = self._closing or "end_of_stream"
-                if self._closing is not None:
-                    return
-        self._bell = None
-        await self.outlet.deliver(frames.completed(self.wanted.topic, self._hub.clock()))
+        """Send history as it was when the stream was opened."""
+        self._chunks = self._hub.history(self.wanted, self._format(REPLAY), span, end, cap)
+        async for chunk in self._chunks:
+            self.flow.sent += chunk.count
+            if chunk.data:
+                await self.writer.deliver(chunk.data)
+            if self._heartbeat_due:
+                await self._send_heartbeat()
+            if chunk.more:
+                assert cap is not None
+                await self.writer.deliver(sse.limit_reached(self.wanted.topic, self._hub.clock(), cap))
+                self._closing = self._closing or "end_of_stream"
+            if self._closing is not None:
+                return
+        self._stop_reading()
+        await self.writer.deliver(sse.completed(self.wanted.topic, self._hub.clock()))
 
     async def _catch_up(self) -> None:
-        """Read history until the tail can take over; one piece per step, so that other things get their turn."""
-        if self.tail.join(self):
+        """Read history until the live feed can take over; one chunk per step, so that other things get their turn."""
+        if self.feed.join(self):
             self._stop_reading()
             if self._behind:
                 await asyncio.sleep(0)  # there is more to look at, but others wait too
             return
-        if self._reading is None:
-            self._reading = self._hub.history.reading(self.wanted, self.position)
-        piece = await self._hub.next_piece(self._reading, self._frames(LIVE))
-        # asked after the read, because retention may have been at work during it
-        if await self._hub.history.lost(self.wanted.stream, self.position):
-            logger.warning(
-                "a watcher fell behind what the log keeps",
-                extra={"event": "stream.watcher.lagged", "request_id": self.request_id, "topic": self.wanted.topic},
-            )
+        if self._chunks is None:
+            self._chunks = self._hub.catch_up(self.wanted, self._format(LIVE), self.position)
+        try:
+            chunk = await anext(self._chunks)
+        except StopAsyncIteration:
+            self._stop_reading()
+            await asyncio.sleep(0)
+            return
+        except HistoryGone:
+            self._log(logging.WARNING, "stream.watcher.lagged", "a watcher fell behind what the log keeps")
             self._closing = self._closing or "end_of_stream"
             return
-        self.position = piece.next
-        self.flow.sent += piece.count
-        if piece.data:
-            await self.outlet.deliver(piece.data)
+        self.position = chunk.next
+        self.flow.sent += chunk.count
+        if chunk.data:
+            await self.writer.deliver(chunk.data)
 
     def _stop_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
+        if self._chunks is not None:
+            self._chunks.close()
+            self._chunks = None
 
-    def _frames(self, name: bytes) -> Render:
-        return partial(self._hub.renderer(self.wanted.event_type).frames, name)
+    def _format(self, name: bytes) -> EventStream:
+        return EventStream(self.wanted.topic, self._hub.renderer(self.wanted.event_type), self.request_id, name)
 
     async def _fail(self, error: Exception) -> None:
-        """The log could not be read: say so and end, so that nobody believes to have everything."""
-        logger.error(
-            "history could not be read: %s",
-            error,
-            exc_info=not isinstance(error, AvisoError),
-            extra={"event": "stream.replay.batch.failed", "request_id": self.request_id, "topic": self.wanted.topic},
-        )
-        self._ended = True
-        self.tail.leave(self)
-        self.flow.failed += 1
-        await self.outlet.deliver(
-            frames.stream_failed(self.wanted.topic, str(error), self.request_id) + self._farewell("end_of_stream"),
-            last=True,
-        )
+        """Say that history could not be read, and end the stream."""
+        self._log_failed_read(error)
+        self._end()
+        failed = sse.stream_failed(self.wanted.topic, str(error), self.request_id)
+        await self.writer.deliver(failed + self._closing_frame("end_of_stream"), last=True)
 
-    def _farewell(self, reason: frames.Reason) -> bytes:
-        return frames.closing(self.wanted.topic, self._hub.clock(), reason, self.request_id)
+    def _end(self) -> None:
+        self._ended = True
+        self.feed.leave(self)
+
+    def _closing_frame(self, reason: sse.Reason) -> bytes:
+        return sse.closing(self.wanted.topic, self._hub.clock(), reason, self.request_id)

@@ -3,59 +3,59 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Literal
 
 from aviso_server.config.settings import Deployment, Otlp
-from aviso_server.diagnostics.attributes import attributes, clean, resource, severity
-from aviso_server.diagnostics.tally import RECORDS, Records
+from aviso_server.diagnostics.log_records import HIDDEN, RECORDS, RecordCounts, attributes, clean, resource, severity
 
-__all__ = ["NOT_INSTALLED", "OtlpHandler", "TraceIds", "counting", "endpoint", "otlp_handler"]
+__all__ = ["NOT_INSTALLED", "OtlpHandler", "TraceIds", "endpoint", "make_exporter", "otlp_handler"]
 
-NOT_INSTALLED = "logging.otlp.enabled needs packages that are not installed: pip install 'aviso-server[otlp]'"
+NOT_INSTALLED = "logging.otlp needs packages that are not installed: pip install 'aviso-server[otlp]'"
 
 _MOST_WAITING = 8192
 _AT_ONCE = 512
+_EXPORTERS = {"logs": ("_log_exporter", "OTLPLogExporter"), "traces": ("trace_exporter", "OTLPSpanExporter")}
 _PATIENCE = 5.0  # seconds for the last records when the server stops, and for one answer of the collector
 _OWN = ("opentelemetry", "grpc", "urllib3", "requests")  # exporting what they say would make them say more
 
 
 def endpoint(otlp: Otlp, signal: Literal["logs", "traces"]) -> str:
-    """The address for a kind of data: without a scheme http, and with a path where the protocol needs one."""
+    """Return the address for a signal: http without a scheme, and with the signal's path if that is absent."""
     base = (otlp.endpoint or "").strip()
     if "://" not in base:
         base = f"http://{base}"
-    return f"{base.rstrip('/')}/v1/{signal}" if otlp.protocol == "http" else base
+    return f"{base.rstrip('/').removesuffix('/v1/logs')}/v1/{signal}" if otlp.protocol == "http" else base
+
+
+def make_exporter(otlp: Otlp, signal: Literal["logs", "traces"], failed: Callable[[], None]) -> Any:
+    """Build the exporter of a signal, which reports failed batches; raises ImportError without the extra."""
+    module, name = _EXPORTERS[signal]
+    exporter = getattr(import_module(f"opentelemetry.exporter.otlp.proto.{otlp.protocol}.{module}"), name)
+    address = endpoint(otlp, signal)
+    options = {"insecure": address.startswith("http://")} if otlp.protocol == "grpc" else {}
+    return _counting(exporter(endpoint=address, timeout=_PATIENCE, **options), failed)
 
 
 def otlp_handler(otlp: Otlp, deployment: Deployment) -> OtlpHandler:
-    """A handler that exports records; ImportError if the extra is not installed."""
-    exporter: Any
-    if otlp.protocol == "http":
-        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpExporter
-
-        exporter = HttpExporter(endpoint=endpoint(otlp, "logs"), timeout=_PATIENCE)
-    else:
-        from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcExporter
-
-        address = endpoint(otlp, "logs")
-        exporter = GrpcExporter(endpoint=address, insecure=address.startswith("http://"), timeout=_PATIENCE)
-    return OtlpHandler(counting(exporter), deployment)
+    """Build a handler that exports records; raises ImportError without the extra."""
+    return OtlpHandler(make_exporter(otlp, "logs", RECORDS.export_failed), deployment)
 
 
-def counting(exporter: Any, records: Records = RECORDS) -> Any:
-    """The exporter, counting what it could not deliver."""
+def _counting(exporter: Any, failed: Callable[[], None]) -> Any:
+    """Make the exporter report every batch that it could not deliver."""
     export = exporter.export
 
     def counted(batch: Any) -> Any:
         try:
             result = export(batch)
         except Exception:
-            records.failed_exports += 1
+            failed()
             raise
         if result.name != "SUCCESS":
-            records.failed_exports += 1
+            failed()
         return result
 
     exporter.export = counted
@@ -63,50 +63,57 @@ def counting(exporter: Any, records: Records = RECORDS) -> Any:
 
 
 class OtlpHandler(logging.Handler):
-    """Hands records to a thread that exports them; nobody waits for the collector."""
+    """Hands records to the SDK's batch processor; nobody waits for the collector."""
 
-    def __init__(self, exporter: Any, deployment: Deployment, records: Records = RECORDS) -> None:
+    def __init__(self, exporter: Any, deployment: Deployment, records: RecordCounts = RECORDS) -> None:
         super().__init__()
+        from opentelemetry.sdk._logs import LoggerProvider
+        from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
         from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-        self._exporter = exporter
         self._records = records
-        self._resource = Resource(resource(deployment))
-        self._scope = InstrumentationScope("aviso-server")
-        self._waiting: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
-        self._thread = threading.Thread(target=self._export, name="aviso-otlp", daemon=True)
-        self._thread.start()
+        # counted here: the processor drops the oldest of a full queue without telling how many
+        self._free = threading.Semaphore(_MOST_WAITING)
+        self._provider = LoggerProvider(Resource.create(dict(resource(deployment))), shutdown_on_exit=False)
+        self._exporter = _releasing(exporter, self._free)
+        self._provider.add_log_record_processor(
+            BatchLogRecordProcessor(self._exporter, max_queue_size=_MOST_WAITING, max_export_batch_size=_AT_ONCE)
+        )
+        self._logger = self._provider.get_logger("aviso-server")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Put a record in the queue; if that is full it is left out and counted."""
+        """Queue a record; one that holds a secret or finds the queue full is left out and counted."""
         if record.name.startswith(_OWN):
             return
         try:
-            self._waiting.put_nowait(self._converted(record))
-        except queue.Full:
-            self._records.not_exported += 1
+            found = {name: _plain(value) for name, value in attributes(record).items()}
+            if HIDDEN in repr(found):
+                self._records.withheld += 1
+                return
+            converted = self._converted(record, found)
+            if self._free.acquire(blocking=False):
+                self._logger.emit(converted)
+            else:
+                self._records.not_exported += 1
         except Exception:
             self.handleError(record)
 
     def close(self) -> None:
-        """Export what is waiting, for a few seconds at most."""
-        try:
-            self._waiting.put(None, timeout=_PATIENCE)
-            self._thread.join(_PATIENCE)
-        except queue.Full:
-            pass
-        self._exporter.shutdown()
+        """Export the queue, for a few seconds at most."""
+        # the processor would try for half a minute while the collector is away
+        ending = threading.Thread(target=self._provider.shutdown, name="aviso-otlp", daemon=True)
+        ending.start()
+        ending.join(_PATIENCE)
+        if ending.is_alive():
+            self._exporter.shutdown()
         super().close()
 
-    def _converted(self, record: logging.LogRecord) -> Any:
+    def _converted(self, record: logging.LogRecord, found: dict[str, Any]) -> Any:
         from opentelemetry._logs import LogRecord, SeverityNumber
         from opentelemetry.context import get_current
-        from opentelemetry.sdk._logs import ReadableLogRecord
 
         text, number = severity(record)
-        found = {name: _plain(value) for name, value in attributes(record).items()}
-        log_record = LogRecord(
+        return LogRecord(
             timestamp=int(record.created * 1e9),
             observed_timestamp=int(record.created * 1e9),
             context=get_current(),
@@ -115,32 +122,31 @@ class OtlpHandler(logging.Handler):
             body=clean(record.getMessage()),
             attributes={**found, "code.namespace": record.name},
         )
-        return ReadableLogRecord(log_record, self._resource, self._scope)
 
-    def _export(self) -> None:
-        stopping = False
-        while not stopping:
-            batch = [self._waiting.get()]
-            while len(batch) < _AT_ONCE:
-                try:
-                    batch.append(self._waiting.get_nowait())
-                except queue.Empty:
-                    break
-            stopping = None in batch
-            try:
-                self._exporter.export([record for record in batch if record is not None])
-            except Exception as error:  # the thread must live on, and logging it would come back here
-                logging.getLogger("opentelemetry").debug("export failed: %s", error)
+
+def _releasing(exporter: Any, free: threading.Semaphore) -> Any:
+    """Free a place in the queue for every record that the exporter takes."""
+    export = exporter.export
+
+    def released(batch: Any) -> Any:
+        free.release(len(batch))
+        return export(batch)
+
+    exporter.export = released
+    return exporter
 
 
 class TraceIds(logging.Filter):
-    """Gives records the ids of the trace they belong to."""
+    """Adds the ids of the current trace to records; raises ImportError without the extra."""
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """True always."""
+    def __init__(self) -> None:
+        super().__init__()
         from opentelemetry.trace import get_current_span
 
-        context = get_current_span().get_span_context()
+        self._current = get_current_span
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        context = self._current().get_span_context()
         if context.is_valid:
             record.traceId = f"{context.trace_id:032x}"
             record.spanId = f"{context.span_id:016x}"

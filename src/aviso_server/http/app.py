@@ -1,207 +1,164 @@
-"""The application: which route answers which request."""
+"""The ASGI application: from a request to its route and back."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from time import perf_counter
 from typing import Any
-from urllib.parse import unquote
 
-from aviso_server.delivery.outlet import Send
-from aviso_server.http import admin, operate, pages, schema
-from aviso_server.http.acting import ACTING
-from aviso_server.http.answers import JSON, Refusal, empty, error_members, json_answer, respond, text_answer
-from aviso_server.http.archive_details import archive_details
-from aviso_server.http.auth.archive_job import ARCHIVE_JOB
-from aviso_server.http.auth.check import check
-from aviso_server.http.auth.layer import is_guarded
-from aviso_server.http.batch.route import notify_many
+import msgspec
+
+from aviso_server.counters import RequestTally
+from aviso_server.delivery.client_writer import Send
+from aviso_server.diagnostics.log_records import ANONYMOUS, CALLER
+from aviso_server.http.asyncapi import asyncapi_document
+from aviso_server.http.auth import ARCHIVE_JOB
 from aviso_server.http.body import Receive
-from aviso_server.http.explain import explain
-from aviso_server.http.insight import list_insight, one_insight
-from aviso_server.http.metrics.tally import Measured
-from aviso_server.http.notify import notify
-from aviso_server.http.refused import log_refusal
-from aviso_server.http.request_id import new_request_id
+from aviso_server.http.http_errors import HttpError, log_http_error
+from aviso_server.http.openapi import openapi_document
+from aviso_server.http.request import Request
+from aviso_server.http.response import Response, StreamingResponse
+from aviso_server.http.routes import ROUTES
+from aviso_server.http.routing import Access, Route, Router
 from aviso_server.http.service import Service
-from aviso_server.http.stream_list import list_streams
-from aviso_server.http.streams import replay, watch
 
 __all__ = ["App"]
 
 logger = logging.getLogger(__name__)
 
-Whole = Callable[[Service, Any, Receive, Send, str], Awaitable[None]]
-Plain = Callable[[Service, Send, str], Awaitable[None]]
-OfName = Callable[[Service, Send, str, str], Awaitable[None]]
-OfPath = Callable[[Service, Send, str, bytes], Awaitable[None]]
-OfPair = Callable[[Service, Any, Send, str, bytes], Awaitable[None]]
-
-
-async def health(service: Service, send: Send, request_id: str) -> None:
-    """The process is alive."""
-    await json_answer(send, 200, {"status": "ok"}, request_id)
-
-
-async def ready(service: Service, send: Send, request_id: str) -> None:
-    """The log can be reached; with an archive, also how that is doing."""
-    connected = service.log.connected
-    answer: dict[str, Any] = {"status": "ready" if connected else "not_ready", "backend_connected": connected}
-    if service.archive is not None:
-        answer["archive"] = await archive_details(service.archive, service.log)
-    await json_answer(send, 200 if connected else 503, answer, request_id)
-
-
-async def openapi(service: Service, send: Send, request_id: str) -> None:
-    """The OpenAPI document of this server."""
-    await respond(send, 200, JSON, service.openapi, request_id, [])
-
-
-async def asyncapi(service: Service, send: Send, request_id: str) -> None:
-    """The AsyncAPI document of this server."""
-    await respond(send, 200, JSON, service.asyncapi, request_id, [])
-
-
-_WHOLE: dict[tuple[str, str], Whole] = {
-    ("POST", "/api/v1/notification"): notify,
-    ("POST", "/api/v1/notifications"): notify_many,
-    ("POST", "/api/v1/watch"): watch,
-    ("POST", "/api/v1/replay"): replay,
-    ("POST", "/api/v1/explain"): explain,
-    ("DELETE", "/api/v1/admin/wipe/stream"): admin.wipe_stream,
-    ("GET", "/api/v1/auth/check"): check,
-    ("GET", "/api/v1/streams"): list_streams,
-    ("GET", "/api/v1/insight"): list_insight,
-}
-_PLAIN: dict[tuple[str, str], Plain] = {
-    ("GET", "/"): pages.home,
-    ("GET", "/health"): health,
-    ("GET", "/ready"): ready,
-    ("GET", "/api-docs/openapi.json"): openapi,
-    ("GET", "/api-docs/asyncapi.json"): asyncapi,
-    ("GET", "/api/v1/schema"): schema.all_schemas,
-    ("DELETE", "/api/v1/admin/wipe/all"): admin.wipe_all,
-    ("GET", "/api/v1/admin/overview"): operate.overview,
-}
-_OF_NAME: dict[tuple[str, bytes], OfName] = {
-    ("GET", b"/api/v1/schema/"): schema.one_schema,
-    ("DELETE", b"/api/v1/admin/notification/"): admin.delete_notification,
-}
-_OF_PAIR: dict[tuple[str, bytes], OfPair] = {
-    ("GET", b"/api/v1/insight/"): one_insight,
-}
-_OF_PATH: dict[tuple[str, bytes], OfPath] = {
-    ("GET", b"/swagger-ui/"): pages.api_page,
-    ("GET", b"/static/"): pages.static_file,
-}
-
-
-_TEMPLATES = {
-    b"/api/v1/schema/": "/api/v1/schema/{event_type}",
-    b"/api/v1/admin/notification/": "/api/v1/admin/notification/{notification_id}",
-    b"/api/v1/insight/": "/api/v1/insight/{event_type}/{name}",
-    b"/swagger-ui/": "/swagger-ui/{path}",
-    b"/static/": "/static/{path}",
-}
-"""What the routes are called in metrics."""
-
 _API = "/api/v1"
-_WORK = frozenset(f"{_API}/{name}" for name in ("notification", "notifications", "watch", "replay", "explain"))
+_NOT_FOUND = Response(404)
+_LONGEST_MISTYPED = 200  # characters of a path that is compared with ours
+_UNMATCHED = "unmatched"  # the route of a request that no route answers
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 
 
 class App:
-    """The ASGI application of a service."""
+    """Answers the requests of one service by a table of routes."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, routes: Sequence[Route] = ROUTES) -> None:
         self._service = service
-        self._gate = service.gate
-        self._limits = service.limits
+        self._routes = routes
+        self._router = Router(routes)
         self._measuring = service.settings.metrics.enabled
-        self._admits = self._gate is not None or self._limits.active  # else every caller is welcome at any time
+        self._admitting = service.gate is not None or service.limits.active  # else everybody may call at any time
+
+    @cached_property
+    def openapi(self) -> bytes:
+        """The OpenAPI document."""
+        return msgspec.json.encode(openapi_document(self._routes, self._service.catalogue, self._service.settings))
+
+    @cached_property
+    def asyncapi(self) -> bytes:
+        """The AsyncAPI document."""
+        return msgspec.json.encode(asyncapi_document(self._routes, self._service.catalogue, self._service.settings))
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        if not self._measuring:
-            await self._answer(scope, receive, send)
-            return
-        measured = Measured(self._service.tally, scope, send)
+        service, measured = self._service, None
+        request = Request(self, service, scope, receive, send)  # streams write to the client without being measured
+        if self._measuring:
+            send = measured = Measured(service.tally, scope, send)
         try:
-            await self._answer(scope, receive, measured)
-        finally:
-            measured.finish()
-
-    async def _answer(self, scope: Any, receive: Receive, send: Send) -> None:
-        request_id = new_request_id()
-        try:
-            self._limits.check_connections(scope, self._service.connections())
-            whole = None if self._admits else _WHOLE.get((scope["method"], scope["path"]))
-            if whole is not None:
-                scope["route"] = scope["path"]
-                await whole(self._service, scope, receive, send, request_id)
-            else:
-                await self._route(scope, receive, send, request_id)
-        except Refusal as refusal:
-            self._limits.note(refusal)
-            log_refusal(refusal, scope, request_id)
-            await _refuse(send, refusal, request_id)
+            service.limits.check_connections(scope, service.connections())
+            response = await self._handle(request)
+            await response.send(send, request.id)
+        except HttpError as error:
+            service.limits.note(error)
+            log_http_error(error, request)
+            await error.response(request.id).send(send, request.id)
         except ConnectionError:
             pass  # the client has left
         except Exception:
             logger.exception(
-                "request failed", extra={"event": "api.request.processing.failed", "request_id": request_id}
+                "request failed", extra={"event": "api.request.processing.failed", "request_id": request.id}
             )
-            internal = Refusal.error(500, "INTERNAL_ERROR", "internal_error", "The server could not handle the request")
-            await _refuse(send, internal, request_id)
+            internal = HttpError.of("INTERNAL_ERROR", "The server could not handle the request")
+            await internal.response(request.id).send(send, request.id)
+        finally:
+            if measured is not None:
+                measured.finish()
 
-    async def _route(self, scope: Any, receive: Receive, send: Send, request_id: str) -> None:
-        key = (scope["method"], scope["path"])
-        whole = _WHOLE.get(key)
-        plain = None if whole is not None else _PLAIN.get(key)
-        if whole is not None or plain is not None:
-            scope["route"] = key[1]
-        if self._admits and scope["path"].startswith(_API):
-            await self._admit(scope, request_id)
-        if whole is not None:
-            return await whole(self._service, scope, receive, send, request_id)
-        if plain is not None:
-            return await plain(self._service, send, request_id)
-        method, path = scope["method"], scope["raw_path"]
-        for (verb, prefix), of_name in _OF_NAME.items():
-            rest = path.removeprefix(prefix)
-            if method == verb and rest != path and rest and b"/" not in rest:
-                scope["route"] = _TEMPLATES[prefix]
-                return await of_name(self._service, send, request_id, unquote(rest.decode("latin-1")))
-        for (verb, prefix), of_pair in _OF_PAIR.items():
-            rest = path.removeprefix(prefix)
-            if method == verb and rest != path and rest.count(b"/") == 1:
-                scope["route"] = _TEMPLATES[prefix]
-                return await of_pair(self._service, scope, send, request_id, rest)
-        for (verb, prefix), of_path in _OF_PATH.items():
-            if method == verb and path.startswith(prefix):
-                scope["route"] = _TEMPLATES[prefix]
-                return await of_path(self._service, send, request_id, path.removeprefix(prefix))
-        await empty(send, 404, request_id)
+    async def _handle(self, request: Request) -> Response | StreamingResponse:
+        """Find the route of a request, see that the caller may use it, and call its handler."""
+        self._router.find(request)
+        self._service.browsers.check(request)
+        if self._admitting and request.scope["path"].startswith(_API):
+            await self._admit(request)
+        if request.route is None:
+            return self._not_found(request)
+        if request.params:
+            self._router.decode(request)
+        return await request.route.handler(request)
 
-    async def _admit(self, scope: Any, request_id: str) -> None:
+    def _not_found(self, request: Request) -> Response:
+        """Build the 404: empty as the contract has it, with a hint for people who mistype a path of ours."""
+        path = request.scope["path"]
+        person = (request.header(b"user-agent") or b"").startswith((b"curl/", b"Mozilla/", b"Wget/", b"HTTPie/"))
+        if person and path == "/docs":  # others of this protocol have nothing there
+            return Response(307, headers=[(b"location", b"/docs/")])
+        if not person or not path.startswith("/api") or len(path) > _LONGEST_MISTYPED or self._router.knows(path):
+            return _NOT_FOUND
+        paths = sorted({route.path for route in self._routes if route.tag})
+        meant = [f"Did you mean {near}?" for near in get_close_matches(path, paths, 1)]
+        return Response.text(" ".join([f"There is no {path} here.", *meant, "See /swagger-ui/ for all paths."]), 404)
+
+    async def _admit(self, request: Request) -> None:
         """Find out who is calling and whether they call too often."""
-        job = self._service.archive_job
-        if job is not None and job.shown_by(scope):
-            scope["user"] = ARCHIVE_JOB
+        service, scope = self._service, request.scope
+        CALLER.set(ANONYMOUS)  # a pipelined request inherits the context of the one before it
+        if service.archive_job is not None and service.archive_job.shown_by(scope):
+            request.user = ARCHIVE_JOB
+            CALLER.set(ARCHIVE_JOB.caller)
             return
-        if self._gate is not None and is_guarded(scope["path"]):
+        access = _access_to(scope["path"]) if request.route is None else request.route.access
+        if service.gate is not None and access != "open":
             try:
-                scope["user"] = user = await self._gate.admit(scope, request_id)
-                ACTING.set(user)
-            except Refusal:
-                self._limits.check_rate(scope)  # guessing credentials counts too
+                request.user = await service.gate.admit(scope, access == "admin", request.id)
+            except HttpError:
+                service.limits.check_rate(request)  # guessing credentials counts too
                 raise
-        self._limits.check_rate(scope)
-        if scope.get("route") in _WORK:
-            self._limits.check_memory()
+        service.limits.check_rate(request)
+        if request.route is not None and request.route.heavy:
+            service.limits.check_memory()
 
 
-async def _refuse(send: Send, refusal: Refusal, request_id: str) -> None:
-    if isinstance(refusal.members, str):
-        return await text_answer(send, refusal.status, refusal.members, request_id, refusal.headers)
-    await json_answer(send, refusal.status, error_members(refusal, request_id), request_id, refusal.headers)
+def _access_to(path: str) -> Access:
+    """Return who may learn that there is no route below `/api/v1`."""
+    if path.startswith(f"{_API}/admin"):
+        return "admin"
+    guarded = (path.startswith(f"{_API}/") or path == _API) and not path.startswith(f"{_API}/schema")
+    return "user" if guarded else "open"
+
+
+class Measured:
+    """The way of one answer to its client, timed until the headers are out."""
+
+    __slots__ = ("_begun", "_method", "_open", "_scope", "_tally", "send")
+
+    def __init__(self, tally: RequestTally, scope: Any, send: Send) -> None:
+        self.send = send
+        self._tally = tally
+        self._scope = scope
+        self._method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._open = True
+        tally.in_flight[self._method] += 1
+        self._begun = perf_counter()
+
+    async def __call__(self, message: Any) -> None:
+        """Pass a message on."""
+        if self._open and message["type"] == "http.response.start":
+            self.finish()
+            route = self._scope.get("route", _UNMATCHED)
+            self._tally.answered(route, self._method, message["status"], perf_counter() - self._begun)
+        await self.send(message)
+
+    def finish(self) -> None:
+        """Take the request out of those in flight; it may be over without an answer."""
+        if self._open:
+            self._open = False
+            self._tally.in_flight[self._method] -= 1

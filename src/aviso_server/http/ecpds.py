@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from urllib.parse import urlencode
 
 import httpx
 import msgspec
+from cachetools import TTLCache
 
 from aviso_server.config.settings import Ecpds, StreamAuth
-from aviso_server.http.auth.refusals import forbidden, unavailable
-from aviso_server.http.auth.user import User
+from aviso_server.http.auth import User
+from aviso_server.http.http_errors import forbidden, unavailable
 from aviso_server.http.outgoing import Outgoing, OversizedAnswer, Unreachable
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
@@ -32,7 +32,7 @@ FAILURES = ("http_401", "http_403", "http_4xx", "invalid_response", "http_5xx", 
 FETCHES = ("success", *FAILURES)
 """What can come of asking for a user's destinations."""
 
-_LARGEST_ANSWER = 32 * 1024 * 1024
+_MAX_ANSWER_BYTES = 32 * 1024 * 1024
 
 
 class NoVerdict(Exception):
@@ -51,23 +51,23 @@ class Destinations:
         self.misses = 0
         self.fetches = dict.fromkeys(FETCHES, 0)
         self._settings = settings
-        self._clock = clock
         self._outgoing = Outgoing(settings.request_timeout_seconds, settings.connect_timeout_seconds)
         self._auth = httpx.BasicAuth((settings.username or "").encode(), (settings.password or "").encode())
-        self._remembered: OrderedDict[str, tuple[float, frozenset[str]]] = OrderedDict()
+        self._remembered = TTLCache[str, frozenset[str], float](
+            settings.max_entries, settings.cache_ttl_seconds, timer=clock
+        )
         self._asking: dict[str, asyncio.Task[frozenset[str]]] = {}
 
     def __len__(self) -> int:
-        """How many users are remembered."""
+        """Return how many users are remembered."""
         return len(self._remembered)
 
     async def of(self, name: str) -> frozenset[str]:
-        """The destinations of a user; NoVerdict if ECPDS cannot be asked. Many who ask at once cause one question."""
+        """Return the destinations of a user, asked for once by many callers; NoVerdict if ECPDS cannot be asked."""
         remembered = self._remembered.get(name)
-        if remembered is not None and self._clock() < remembered[0]:
+        if remembered is not None:
             self.hits += 1
-            self._remembered.move_to_end(name)
-            return remembered[1]
+            return remembered
         self.misses += 1
         asking = self._asking.get(name)
         if asking is None:
@@ -77,25 +77,16 @@ class Destinations:
         return await asyncio.shield(asking)
 
     async def close(self) -> None:
-        """Let go of everything."""
         for asking in list(self._asking.values()):
             asking.cancel()
         await self._outgoing.close()
 
     async def _ask(self, name: str) -> frozenset[str]:
         try:
-            found = await self._ask_all(name)
-            self._remember(name, found)
+            found = self._remembered[name] = await self._ask_all(name)
             return found
         finally:
             del self._asking[name]
-
-    def _remember(self, name: str, found: frozenset[str]) -> None:
-        now = self._clock()
-        self._remembered[name] = (now + self._settings.cache_ttl_seconds, found)
-        self._remembered.move_to_end(name)
-        while len(self._remembered) > self._settings.max_entries:
-            self._remembered.popitem(last=False)
 
     async def _ask_all(self, name: str) -> frozenset[str]:
         servers = self._settings.servers
@@ -121,7 +112,7 @@ class Destinations:
     async def _ask_one(self, server: str, name: str) -> frozenset[str]:
         url = f"{server.rstrip('/')}/ecpds/v1/destination/list?{urlencode({'id': name})}"
         try:
-            answer = await self._outgoing.get(url, _LARGEST_ANSWER, {"accept": "application/json"}, self._auth)
+            answer = await self._outgoing.get(url, _MAX_ANSWER_BYTES, {"accept": "application/json"}, self._auth)
             if answer.status != 200:
                 raise _Failed(_failure(answer.status))
             return read_destinations(answer.body, self._settings.target_field)
@@ -145,7 +136,7 @@ class EcpdsPlugin:
         self._guarded = frozenset(name for name, auth in streams.items() if "ecpds" in auth.plugins)
 
     async def check(self, wanted: Filter, user: User | None, request_id: str) -> None:
-        """Return if the user may read what the filter asks for; a Refusal if not, or if nobody can tell."""
+        """Raise HttpError unless the user may read what the filter asks for, or if nobody can tell."""
         if wanted.event_type not in self._guarded:
             return
         assert user is not None, "a stream with a plugin demands credentials"
@@ -169,13 +160,12 @@ class EcpdsPlugin:
             raise forbidden(f"User '{user.name}' may not read about the {self._match_key} that was asked for")
 
     def hides(self, wanted: Filter, user: User | None, notification: Notification) -> bool:
-        """True if a user who may read what the filter asks for must not know of this notification."""
+        """Return whether a user who may read what the filter asks for must not know of this notification."""
         if wanted.event_type not in self._guarded or (user is not None and user.admin):
             return False
         return notification.values().get(self._match_key) != dict(wanted.equals).get(self._match_key)
 
     async def close(self) -> None:
-        """Let go of the connections."""
         await self.destinations.close()
 
     def _decide(self, decision: str, request_id: str) -> None:
@@ -189,7 +179,7 @@ class EcpdsPlugin:
 
 
 def read_destinations(body: bytes, target_field: str) -> frozenset[str]:
-    """The names of the active destinations in an answer of ECPDS; ValueError if it is none."""
+    """Read the names of the active destinations in an answer of ECPDS; ValueError if it is none."""
     try:
         content = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):

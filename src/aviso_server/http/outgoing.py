@@ -6,13 +6,18 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from importlib import import_module
 
 import httpx
 import msgspec
 
 from aviso_server import __version__
 
-__all__ = ["Answer", "Outgoing", "OversizedAnswer", "Unreachable"]
+# httpx would import these with the first question, in the event loop, and hold it for a tenth of a second
+for _module in ("anyio.streams.tls", "anyio._backends._asyncio"):
+    import_module(_module)
+
+__all__ = ["Outgoing", "OversizedAnswer", "Reply", "Unreachable"]
 
 # At their lower levels these write headers, and with them credentials and tokens.
 for _name in ("", ".connection", ".http11", ".http2", ".proxy", ".socks"):
@@ -28,7 +33,7 @@ class OversizedAnswer(Exception):
     """The answer is longer than anything sensible."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True):
     """A complete answer."""
 
     status: int
@@ -56,8 +61,8 @@ class Outgoing:
 
     async def get(
         self, url: str, limit: int, headers: Mapping[str, str] | None = None, auth: httpx.Auth | None = None
-    ) -> Answer:
-        """The answer to a GET with a body of at most `limit` bytes; Unreachable if there is none in time."""
+    ) -> Reply:
+        """Send a GET and return the answer, of at most `limit` bytes; Unreachable if there is none in time."""
         try:
             async with asyncio.timeout(self._seconds):
                 # an explicit auth, because httpx takes credentials out of the address otherwise
@@ -67,12 +72,11 @@ class Outgoing:
                         body += chunk
                         if len(body) > limit:
                             raise OversizedAnswer(f"the answer is longer than {limit} bytes")
-                    return Answer(response.status_code, dict(response.headers), body)
+                    return Reply(response.status_code, dict(response.headers), body)
         except TimeoutError:
             raise Unreachable(f"no answer within {self._seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             raise Unreachable(type(error).__name__) from None
 
     async def close(self) -> None:
-        """Let go of the connections."""
         await self._client.aclose()

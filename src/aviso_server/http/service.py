@@ -1,107 +1,128 @@
-"""What every route works with."""
+"""What handlers need of a running server."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-import msgspec
-
-from aviso_server.archive.quarantined import Quarantined
-from aviso_server.archive.slots import Slots
+from aviso_server.archive.flight_client import Slots
+from aviso_server.archive.lake import Lake
+from aviso_server.archive.reports import Quarantined
 from aviso_server.config.settings import Settings
-from aviso_server.counts import Operations
-from aviso_server.delivery.hub import GENERIC, Hub, Pace
-from aviso_server.http.archiving import Archiving
-from aviso_server.http.auth.layer import Gate
+from aviso_server.counters import LAGS, Histogram, Operations, RequestTally
+from aviso_server.delivery.hub import GENERIC, Hub
+from aviso_server.diagnostics.traces import Traces
+from aviso_server.http.auth import ArchiveJobToken, Gate, User
+from aviso_server.http.browsers import Browsers
 from aviso_server.http.ecpds import EcpdsPlugin
-from aviso_server.http.limits.checks import Limits
-from aviso_server.http.metrics.tally import Tally
-from aviso_server.http.openapi.asyncapi import asyncapi_document
-from aviso_server.http.openapi.document import document
-from aviso_server.http.traces import Traces
-from aviso_server.http.watching import make_watch
+from aviso_server.http.limits import RequestLimits
+from aviso_server.lateness.watch import Watch
 from aviso_server.log.base import Log
-from aviso_server.model.quarantine import FOLDER
-from aviso_server.model.schema import Catalogue
+from aviso_server.model.event_type import Catalogue
+from aviso_server.store import Store
+from aviso_server.subscriptions.registry import Subscriptions
 
 if TYPE_CHECKING:
-    from aviso_server.insight.reading import Reader
+    from aviso_server.insight.counts import Reader
 
-__all__ = ["Service"]
+__all__ = ["Insights", "Service"]
 
-_SHORTEST_STALL = 60  # seconds
-_INSIGHTS = 2  # answers about the archive that are put together at a time
-_COUNTS = 2  # explanations at a time; the others wait in order
+_MAX_INSIGHTS = 2  # answers about the archive that are put together at a time
+_MAX_COUNTS = 2  # explanations at a time; the others wait in order
 
 
+class Insights:
+    """The insight tables of an archive on this machine, read in threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.enabled = settings.archive.enabled and settings.insight.enabled
+        self.available = self.enabled and urlsplit(settings.archive.path).scheme in ("", "file")
+        self._path = settings.archive.path
+        self._turns = asyncio.Semaphore(_MAX_INSIGHTS)
+        self._reader: Reader | None = None
+
+    async def overviews(self) -> list[dict[str, Any]]:
+        """Return what there is of every event type."""
+        if not self.available:
+            return []
+
+        def read() -> list[dict[str, Any]]:
+            from aviso_server.insight.answers import overview  # pyarrow is large: only who needs it waits for it
+
+            return [overview(state) for state in self._open().states() if state.days]
+
+        async with self._turns:
+            return await asyncio.to_thread(read)
+
+    async def answer(
+        self, stream: str, name: str, start: int | None, end: int | None, field: str | None
+    ) -> dict[str, Any] | None:
+        """Return what a table says of a stream; None if there is nothing."""
+
+        def read() -> dict[str, Any] | None:
+            from aviso_server.insight.answers import answer
+
+            return answer(self._open(), stream, name, start, end, field)
+
+        async with self._turns:
+            return await asyncio.to_thread(read)
+
+    def _open(self) -> Reader:
+        from aviso_server.insight.counts import Reader
+
+        if self._reader is None:
+            self._reader = Reader(self._path)
+        return self._reader
+
+
+@dataclass(kw_only=True, slots=True)
 class Service:
-    """The settings, the event types, the log and the open streams of a running server."""
+    """The parts of a running server, put together by `server.wiring`."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        log: Log,
-        clock: Callable[[], int] = time.time_ns,
-        archiving: Archiving | None = None,
-    ) -> None:
-        watch = settings.watch_endpoint
-        self.settings = settings
-        self.log = log
-        self.archive = None if archiving is None else archiving.lake
-        self.archive_job = None if archiving is None else archiving.token  # how to tell it from other callers
-        self.clock = clock
-        self.catalogue = Catalogue({each.name: each for each in settings.event_types}, settings.strict)
-        self.tally = Tally()
-        self.operations = Operations()
-        self.limits = Limits(settings.limits)
-        self.counts = Slots(_COUNTS)  # the right to count in the past
-        self._by_stream = {each.base.lower(): each.name for each in settings.event_types}
-        self.hub = Hub(
-            log,
-            settings.application.base_url,
-            Pace(
-                heartbeat_interval=watch.sse_heartbeat_interval_sec,
-                max_duration=watch.connection_max_duration_sec,
-                batch_size=watch.replay_batch_size,
-                batch_delay=watch.replay_batch_delay_ms / 1000,
-                buffer_bytes=watch.buffer_bytes,
-                stall=max(watch.connection_max_duration_sec, _SHORTEST_STALL),
-            ),
-            clock,
-            self.catalogue.event_types.keys(),
-            self.operations,
-            self.archive,
-        )
-        self.lateness = make_watch(settings, log, self.hub.history, clock)
-        self.quarantined = Quarantined(settings.archive.work_path.absolute() / FOLDER)
-        self.traces: Traces | None = None
-        self.insight: Reader | None = None  # made when it is asked for first
-        self.insight_turns = asyncio.Semaphore(_INSIGHTS)
-        auth, streams = settings.auth, settings.stream_auth
-        self.gate = Gate(auth, streams, self.catalogue) if auth.enabled else None
-        has_plugin = auth.enabled and any("ecpds" in stream.plugins for stream in streams.values())
-        self.ecpds = EcpdsPlugin(settings.ecpds, streams) if has_plugin else None
-        self.connections: Callable[[], int] = lambda: 0  # how many clients are connected; the server knows
+    settings: Settings
+    catalogue: Catalogue
+    log: Log
+    store: Store
+    hub: Hub
+    clock: Callable[[], int]
+    operations: Operations
+    limits: RequestLimits
+    browsers: Browsers
+    quarantined: Quarantined
+    insights: Insights
+    gate: Gate | None = None
+    ecpds: EcpdsPlugin | None = None
+    archive: Lake | None = None
+    archive_job: ArchiveJobToken | None = None
+    lateness: Watch | None = None
+    subscriptions: Subscriptions | None = None
+    traces: Traces | None = None
+    tally: RequestTally = field(default_factory=RequestTally)
+    loop_lag: Histogram = field(default_factory=lambda: Histogram(LAGS))
+    counts: Slots = field(default_factory=lambda: Slots(_MAX_COUNTS))  # the right to count in the past
+    connections: Callable[[], int] = lambda: 0  # how many clients are connected
 
-    def trace(self, traces: Traces) -> None:
-        """From now on follow notifications from publish to delivery."""
-        self.traces = traces
-        self.hub.on_passed = traces.passed_on
+    def may_know(self, stream: str, user: User | None) -> bool:
+        """Return whether the user, None for anybody, may know that a stream exists and what it holds.
+
+        Whatever lists or counts streams asks here.
+        """
+        return self.gate is None or self.gate.may_know(stream, user)
 
     def label(self, event_type: str) -> str:
-        """What an event type is called in metrics: names that nobody configured are all one."""
+        """Return the label of an event type in metrics; those that nobody configured share one."""
         return event_type if event_type in self.catalogue.event_types else GENERIC
 
     def label_of_stream(self, stream: str) -> str:
-        """What the event type of a stream is called in metrics."""
-        return self._by_stream.get(stream.lower(), GENERIC)
+        """Return the label of a stream's event type in metrics."""
+        folded = stream.lower()
+        return next((each.name for each in self.catalogue.event_types.values() if each.base.lower() == folded), GENERIC)
 
     async def close(self) -> None:
-        """Let go of the connections to other services, and of the pipeline process."""
+        """Close the connections to other services and stop the pipeline process."""
         if self.lateness is not None:
             await self.lateness.stop()
         if self.archive is not None:
@@ -109,13 +130,3 @@ class Service:
         for each in (self.gate, self.ecpds):
             if each is not None:
                 await each.close()
-
-    @cached_property
-    def openapi(self) -> bytes:
-        """The OpenAPI document, made when it is asked for the first time."""
-        return msgspec.json.encode(document(self.catalogue, self.settings))
-
-    @cached_property
-    def asyncapi(self) -> bytes:
-        """The AsyncAPI document, made when it is asked for the first time."""
-        return msgspec.json.encode(asyncapi_document(self.catalogue, self.settings))

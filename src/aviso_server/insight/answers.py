@@ -3,20 +3,87 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aviso_server.insight.delay import percentiles
-from aviso_server.insight.reading import Reader
-from aviso_server.insight.span import MOST_DAYS, Hours, hours_of
-from aviso_server.insight.tables import QUESTIONS, State, hour_text
-from aviso_server.model.timestamp import event_time
+from aviso_server.errors import InvalidRequest
+from aviso_server.insight.counts import HOUR, QUESTIONS, Reader, State, hour_text
+from aviso_server.model.times import event_time
 
-__all__ = ["ANSWERS", "Answer", "answer", "overview"]
+__all__ = ["BITS", "DAYS", "MOST_DAYS", "PERCENTILES", "answer", "hours_of", "overview", "percentiles", "rounded"]
+
+DAYS = 7
+"""The days before the newest hour, if nothing else is asked for."""
+
+MOST_DAYS = 366
+_HOURLY_DAYS = 31  # up to here answers are by hour, then by day
+
+
+class Hours(msgspec.Struct, frozen=True):
+    """Hours since 1970, both included."""
+
+    first: int
+    last: int
+
+    @property
+    def step(self) -> int:
+        """Hours that are shown together."""
+        return 1 if self.last - self.first < _HOURLY_DAYS * 24 else 24
+
+
+def hours_of(state: State, start: int | None = None, end: int | None = None, days: int = DAYS) -> Hours:
+    """The hours that touch a time; without a start, so many days up to the end; without an end, up to the newest.
+
+    Times are nanoseconds. InvalidRequest says what is wrong with them.
+    """
+    newest = state.days[-1].last_time if state.days else 0
+    last = (newest if end is None else end) // HOUR
+    first = max(0, last - days * 24 + 1) if start is None else start // HOUR
+    if start is not None and end is None:
+        last = max(first, min(last, first + MOST_DAYS * 24 - 1))
+    if first > last or (start is not None and end is not None and start > end):
+        raise InvalidRequest("'from' must not be after 'to'", field="from")
+    if last - first >= MOST_DAYS * 24:
+        message = f"'from' and 'to' are more than {MOST_DAYS} days apart; ask for at most {MOST_DAYS} days"
+        raise InvalidRequest(message, field="from")
+    return Hours(first, last)
+
+
+BITS = 6
+"""How many binary digits of a delay are kept: it is never more than 1/32 too small."""
+
+PERCENTILES = (5, 25, 50, 75, 95, 99)
+
+
+def rounded(seconds: int) -> int:
+    """A delay as it is counted: its highest binary digits, towards zero."""
+    size = abs(seconds)
+    spare = max(0, size.bit_length() - BITS)
+    size = size >> spare << spare
+    return -size if seconds < 0 else size
+
+
+def percentiles(counts: Mapping[int, int], wanted: Iterable[int] = PERCENTILES) -> dict[int, int]:
+    """For each percentage the smallest delay that so many notifications do not exceed; nothing if there are none."""
+    total = sum(counts.values())
+    if not total:
+        return {}
+    found: dict[int, int] = {}
+    ascending = sorted(counts.items())
+    for percentage in wanted:
+        rest = -(-total * percentage // 100)  # rounded up: at least so many
+        for seconds, count in ascending:
+            rest -= count
+            if rest <= 0:
+                found[percentage] = seconds
+                break
+    return found
+
 
 _MOST_VALUES = 100  # of a field
 _MOST_LINES = 10  # values of a field that are shown over time

@@ -5,28 +5,198 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from aviso_server.delivery.history import History
-from aviso_server.errors import LogError
-from aviso_server.lateness.following import Following
-from aviso_server.lateness.model_files import ModelFiles
-from aviso_server.lateness.state_file import State, StateFile
-from aviso_server.log.base import Appended, Key, Keyed, Log
-from aviso_server.model.lateness.judge import Book, Judge
-from aviso_server.model.lateness.notice import NAME, Notice, Status
-from aviso_server.model.lateness.watched import Watched
-from aviso_server.model.schema import EventType
-from aviso_server.model.timestamp import SECOND, seconds_text
+from aviso_server.errors import HistoryGone, LogError, LogUnavailable
+from aviso_server.lockfile import replace_file
+from aviso_server.log.base import Appended, Key, Keyed, Subscription
+from aviso_server.model.event_type import EventType
+from aviso_server.model.lateness import NAME, Book, Detector, Learned, Notice, Status, Watched, decode, file_name
+from aviso_server.model.notification import Notification
+from aviso_server.model.times import SECOND, seconds_text
+from aviso_server.store import Store
 
-__all__ = ["Watch"]
+__all__ = ["Following", "ModelFiles", "State", "StateFile", "Watch"]
 
 logger = logging.getLogger(__name__)
+
+_Identity = tuple[int, int, int]
+
+
+class ModelFiles:
+    """A folder with a file for each event type; whoever learns puts a new one in place of the old."""
+
+    def __init__(self, folder: Path, watched: Iterable[Watched]) -> None:
+        self._folder = folder
+        self._watched = {each.event_type: each for each in watched}
+        self._known: dict[str, _Identity | None] = {}
+
+    def changed(self) -> Iterator[Learned]:
+        """What is new since the last call; what does not fit the configuration is left alone."""
+        for name, watched in self._watched.items():
+            file = self._folder / file_name(name)
+            try:
+                facts = file.stat()
+                identity = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+                if self._known.get(name) == identity:
+                    continue
+                learned = decode(file.read_bytes())
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                self._say(name, f"'{file}' cannot be used: {error}")
+                continue
+            self._known[name] = identity
+            if learned.fits(watched):
+                yield learned
+            else:
+                self._say(name, f"'{file}' was learned for other fields; it is used again once it was learned anew")
+
+    def _say(self, name: str, sentence: str) -> None:
+        logger.warning("lateness of '%s': %s", name, sentence, extra={"event": "lateness.model.unusable"})
+
+
+class State(msgspec.Struct):
+    """The books of all event types, and what is decided but perhaps not published yet."""
+
+    books: dict[str, Book] = {}
+    outbox: list[Notice] = []
+
+
+class StateFile:
+    """The file; LogUnavailable if it cannot be read or written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "state.json"
+
+    def load(self) -> tuple[State, int]:
+        """What was saved last, and when the watch was last awake (seconds since 1970; 0 if it never was)."""
+        try:
+            awake = int(self._file.stat().st_mtime)
+            return msgspec.json.decode(self._file.read_bytes(), type=State), awake
+        except FileNotFoundError:
+            return State(), 0
+        except OSError as error:
+            raise LogUnavailable(f"'{self._file}' cannot be read: {error}") from None
+        except msgspec.DecodeError as error:
+            logger.error(
+                "'%s' is damaged, the watch begins anew: %s",
+                self._file,
+                error,
+                extra={"event": "lateness.state.damaged"},
+            )
+            return State(), 0
+
+    def touch(self, now: int) -> None:
+        """Note that the watch is awake, whether there is something new or not."""
+        with contextlib.suppress(OSError):
+            os.utime(self._file, (now, now))
+
+    def save(self, content: bytes, now: int) -> None:
+        """Write a state, encoded; when this returns it survives a power cut."""
+        try:
+            replace_file(self._file, content)
+        except OSError as error:
+            raise LogUnavailable(f"'{self._file}' cannot be written: {error}") from None
+        self.touch(now)
+
+
+_BATCH = 1000
+_MOMENT = 0.01  # seconds
+
+
+class Following:
+    """One stream and its judge. What was stored while nobody listened is read from the log and the archive."""
+
+    def __init__(self, judge: Detector, store: Store, event_type: EventType, say: Callable[[Notice], None]) -> None:
+        self._judge = judge
+        self._store = store
+        self._everything = event_type.compile({}, "replay", lenient=True)
+        self._say = say
+        self._subscription: Subscription | None = None
+        self._live = False
+        self._heard = 0  # the newest sequence that was stored since somebody listens
+
+    async def catch_up(self, now: int) -> None:
+        """Return once everything that is stored has been reported to the judge; LogError if it cannot be read."""
+        if self._live:
+            return
+        stream, book = self._judge.watched.stream, self._judge.book
+        if self._subscription is None:
+            self._heard = 0
+            self._subscription = self._store.follow(stream, self._hear, self._lose)
+        while True:
+            last = (await self._store.state(stream)).last
+            if book.position is None:
+                book.position = last
+            elif book.position > max(last, self._heard):
+                book.position = 0  # the log began anew
+            if book.position >= max(last, self._heard):
+                self._live = True
+                return
+            if book.position < last:
+                await self._read(book.position + 1, last, now)
+            else:
+                await asyncio.sleep(_MOMENT)  # heard of, but not to be read yet
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._live = False
+        if self._subscription is not None:
+            self._subscription.cancel()
+            self._subscription = None
+
+    async def _read(self, start: int, last: int, now: int) -> None:
+        try:
+            await self._report_all(start, last, unbroken=True)
+        except HistoryGone:
+            position = self._judge.book.position
+            start = start if position is None else position + 1
+            self._judge.begin_anew(now)
+            logger.warning(
+                "notifications of '%s' from %d on are gone already: what they were expected for is not judged",
+                self._judge.watched.stream, start, extra={"event": "lateness.history.gone"},
+            )  # fmt: skip
+            await self._report_all(start, last, unbroken=False)
+
+    async def _report_all(self, start: int, last: int, unbroken: bool) -> None:
+        batches = self._store.read(self._everything, start, last, list, unbroken=unbroken, batch=_BATCH)
+        async with aclosing(batches):
+            async for notifications, following in batches:
+                for notification in notifications:
+                    self._report(notification)
+                self._judge.book.position = following - 1
+                await asyncio.sleep(0)  # others want to be served too
+
+    def _hear(self, notifications: Sequence[Notification]) -> None:
+        book = self._judge.book
+        for notification in notifications:
+            self._heard = max(self._heard, notification.sequence)
+            if not self._live or book.position is None or notification.sequence <= book.position:
+                continue
+            if notification.sequence != book.position + 1:
+                self._live = False  # the one before it is on its way, or there is none: reading tells
+                continue
+            self._report(notification)
+            book.position = notification.sequence
+
+    def _lose(self, reason: str) -> None:
+        self._live = False
+        self._subscription = None
+
+    def _report(self, notification: Notification) -> None:
+        notice = self._judge.arrive(notification.values(), notification.sequence, notification.time // SECOND)
+        if notice is not None:
+            self._say(notice)
+
 
 _GLANCE = 1.0  # seconds between two judgements
 _MARGIN = 2  # seconds until everything that is stored has come to our ears
@@ -45,17 +215,15 @@ class Watch:
     def __init__(
         self,
         watched: Sequence[tuple[Watched, EventType]],
-        log: Log,
-        history: History,
+        store: Store,
         models: ModelFiles,
         file: StateFile,
         clock: Callable[[], int],
     ) -> None:
         self.published: defaultdict[tuple[str, Status], int] = defaultdict(int)  # by event type
-        self.judges: dict[str, Judge] = {}
+        self.judges: dict[str, Detector] = {}
         self._watched = watched
-        self._log = log
-        self._history = history
+        self._store = store
         self._models = models
         self._file = file
         self._clock = clock  # nanoseconds since 1970
@@ -144,11 +312,9 @@ class Watch:
             return self._state
         state, awake = await asyncio.to_thread(self._file.load)
         for watched, event_type in self._watched:
-            judge = Judge(watched, state.books.setdefault(watched.event_type, Book()))
+            judge = Detector(watched, state.books.setdefault(watched.event_type, Book()))
             self.judges[watched.event_type] = judge
-            self._following[watched.event_type] = Following(
-                judge, self._log, self._history, event_type, state.outbox.append
-            )
+            self._following[watched.event_type] = Following(judge, self._store, event_type, state.outbox.append)
             if awake:
                 # publishers that waited for this server come now: they get the time that it was away
                 away = max(0, now - awake)
@@ -163,7 +329,7 @@ class Watch:
         while state.outbox:
             notices = state.outbox[:_AT_ONCE]
             entries = [Keyed(notice.draft(), _key(notice)) for notice in notices]
-            outcomes = await self._log.append_keyed(entries, whole=False)
+            outcomes = await self._store.append_keyed(entries, whole=False)
             del state.outbox[: len(notices)]
             for notice, outcome in zip(notices, outcomes, strict=True):
                 if isinstance(outcome, Appended) and not outcome.repeated:

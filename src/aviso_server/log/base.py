@@ -12,40 +12,55 @@ Promises, checked for every implementation by `tests/log/contract.py`:
 - What was stored under a key is not stored under it again while the key is remembered: not after a restart, a crash or
   a removal (`in_memory` forgets keys at a restart).
 
-All methods are called from the event loop's thread. Nothing here blocks it.
-"""
+All methods are called from the event loop's thread. Nothing here blocks it."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from aviso_server.counts import Histogram
+from aviso_server.counters import Histogram
 from aviso_server.errors import KeyRefused
+from aviso_server.log.records import Records
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = [
     "COMMIT_SIZES",
+    "PATIENCE",
     "Advancing",
     "Appended",
+    "Archived",
     "Batch",
     "BatchKey",
     "Batching",
     "Follower",
+    "Followers",
+    "HeldBack",
     "Key",
     "KeyPolicy",
     "Keyed",
+    "Lease",
     "Log",
     "Lost",
-    "Pouring",
-    "Read",
+    "RetentionClock",
+    "Shared",
     "StoragePolicy",
     "StreamState",
     "Subscription",
+    "ThreadedLog",
     "Waiting",
+    "boot_time_ns",
+    "exceeded",
+    "has_limits",
+    "horizon",
 ]
+
+T = TypeVar("T")
 
 
 class StoragePolicy(msgspec.Struct, frozen=True):
@@ -90,7 +105,7 @@ class BatchKey(msgspec.Struct, frozen=True):
     places: Sequence[int]  # where in the batch the entries stand that come with this key
 
     def of(self, entry: int) -> Key:
-        """A key for one of the entries by itself."""
+        """Return a key for one of the entries by itself."""
         return Key(self.name + self.places[entry].to_bytes(4, "big"), self.content)
 
 
@@ -160,28 +175,43 @@ class Advancing(Protocol):
         """Give out no sequence up to `last`; what the stream held up to there is to be found in the archive."""
 
 
-Read = Callable[[int, int, int], Batch]
-"""Up to so many notifications (the third) from one sequence to another, as `read` has them; called in a thread."""
+class Lease(Protocol):
+    """A server's part in the election of the one that does a task."""
+
+    def start(self) -> None:
+        """Take part."""
+
+    async def stop(self) -> None:
+        """Take no part any more, and leave the task to the others at once."""
 
 
 @runtime_checkable
-class Pouring(Protocol):
-    """A log that reads in threads of its own, where what was read can be dealt with at once."""
+class Shared(Protocol):
+    """A log that several servers share."""
 
-    async def in_thread(self, stream: str, work: Callable[[Read], None], topics: bool = True) -> None:
-        """Call `work` in a thread, with a function that reads this stream there, with or without the topics.
+    def lease(self, task: str, changed: Callable[[bool], None]) -> Lease:
+        """Let one of the servers do a task; `changed` is called with True when it is this one, and with False after."""
 
-        Before the event loop hears of a batch, `state` knows of everything that retention had removed when it was read.
+
+@runtime_checkable
+class ThreadedLog(Protocol):
+    """A log that reads in threads of its own, where a batch can be rendered at once."""
+
+    async def read_in_thread(
+        self, stream: str, start: int, end: int, limit: int, topics: bool, work: Callable[[Batch, int], T]
+    ) -> T:
+        """Read as `read` does, and call `work` in the same thread; return its result.
+
+        `work` gets the batch and the newest sequence that retention had removed when it was read. A batch has at most
+        about a megabyte. Without `topics` all topics are empty.
         """
-
-    def handy_batch(self, stream: str) -> int:
-        """How many notifications of the stream are best read at once to be sent at once; a read finds room for them."""
 
 
 class Log(Protocol):
     """An append-only store of notifications, one numbered stream per topic base."""
 
     kind: str  # the name under `notification_backend.kind`
+    records: Records  # usable while the log is open
 
     async def open(self) -> None:
         """Make the log usable, or raise LogInUse, LogDamaged or LogUnavailable and change nothing."""
@@ -210,25 +240,25 @@ class Log(Protocol):
         """
 
     async def indivisible(self, drafts: Sequence[Draft]) -> bool:
-        """True if `append_many` stores all of these or none, whatever happens."""
+        """Return whether `append_many` stores all of these or none, whatever happens."""
 
     def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
-        """From now on hand every newly stored notification of the stream to the follower.
+        """Hand every notification of the stream that is stored from now on to the follower.
 
         A log that lives elsewhere may find out that it cannot keep this promise any longer: then it calls `lost`.
         """
 
     async def state(self, stream: str) -> StreamState:
-        """What the stream holds now; a stream nobody has used is empty, not an error.
+        """Return what the stream holds now; a stream nobody has used is empty, not an error.
 
         `last` covers every notification whose publisher already has an answer, whichever server took it.
         """
 
     async def streams(self) -> Sequence[str]:
-        """The streams that exist, sorted: those that ever held a notification."""
+        """Return the streams that ever held a notification, sorted."""
 
     async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
-        """Up to `limit` notifications with start <= sequence <= end, ascending.
+        """Return up to `limit` notifications with start <= sequence <= end, ascending.
 
         Fewer than `limit`, even none, do not mean the end: only `next` > `end` does. Never more than `state` knows of.
         With `box`, notifications whose own box is absent or does not overlap it may be left out
@@ -236,13 +266,178 @@ class Log(Protocol):
         """
 
     async def first_since(self, stream: str, time: int) -> int:
-        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
+        """Return the lowest held sequence stored at or after `time`; last + 1 if there is none."""
 
     async def last_until(self, stream: str, time: int) -> int:
-        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
+        """Return the highest held sequence stored at or before `time`; first - 1 if there is none."""
 
     async def delete(self, stream: str, sequence: int) -> bool:
         """Remove one notification for good; False if it is not there."""
 
     async def wipe(self, stream: str) -> int | None:
         """Remove all notifications of a stream, keep its numbering; how many, or None if there is no such stream."""
+
+
+class Followers:
+    """The followers of all streams of one log. Used in the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._holds: dict[str, tuple[_Hold, ...]] = {}
+
+    def add(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
+        """Add a follower, to which `tell` hands the stream's notifications from now on."""
+        hold = _Hold(self, stream, follower, lost)
+        self._holds[stream] = (*self._holds.get(stream, ()), hold)
+        return hold
+
+    def tell(self, stream: str, notifications: Sequence[Notification]) -> None:
+        """Call every follower of the stream; one that fails is reported and does not harm the others."""
+        for hold in self._holds.get(stream, ()):
+            if not hold.active:
+                continue
+            try:
+                hold.follower(notifications)
+            except Exception as error:  # a follower's fault must not reach publishers
+                _report(stream, error)
+
+    def lose(self, stream: str, reason: str) -> None:
+        """Tell every follower of the stream that it may have missed something, and forget them all."""
+        for hold in self._holds.pop(stream, ()):
+            if not hold.active:
+                continue
+            hold.active = False
+            try:
+                if hold.lost is not None:
+                    hold.lost(reason)
+            except Exception as error:  # the others must hear of it too
+                _report(stream, error)
+
+    def any(self, stream: str) -> bool:
+        """Return whether somebody follows the stream."""
+        return stream in self._holds
+
+    def remove(self, hold: _Hold) -> None:
+        """Forget one hold; unknown ones are fine."""
+        left = tuple(other for other in self._holds.get(hold.stream, ()) if other is not hold)
+        if left:
+            self._holds[hold.stream] = left
+        else:
+            self._holds.pop(hold.stream, None)
+
+
+def _report(stream: str, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"a follower of stream '{stream}' failed", "exception": error}
+    )
+
+
+class _Hold:
+    __slots__ = ("_followers", "active", "follower", "lost", "stream")
+
+    def __init__(self, followers: Followers, stream: str, follower: Follower, lost: Lost | None) -> None:
+        self._followers = followers
+        self.stream = stream
+        self.follower = follower
+        self.lost = lost
+        self.active = True
+
+    def cancel(self) -> None:
+        """Stop: the follower is not called again."""
+        self.active = False
+        self._followers.remove(self)
+
+
+Archived = Callable[[str], int]
+"""The newest sequence of a stream that the archive holds, 0 if none; called from whichever thread lets go."""
+
+PATIENCE = 600 * 10**9
+"""Nanoseconds that the archive may be behind before somebody should look."""
+
+_JUMP = 60 * 10**9  # nanoseconds by which a clock is corrected without anybody being told
+_DOUBT = 24 * 3600 * 10**9  # nanoseconds after which a clock that has jumped is believed
+
+_logger = logging.getLogger(__name__)
+
+
+def boot_time_ns() -> int:
+    """Return nanoseconds since the machine was started, asleep or not; no setting of the clock changes them."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class RetentionClock:
+    """The time by which notifications expire: a jump of the clock ahead is believed only after a day.
+
+    A clock that is set ahead by mistake would make young notifications look old, and what retention removes does not
+    come back.
+    """
+
+    def __init__(self, clock: Callable[[], int], elapsed: Callable[[], int]) -> None:
+        self._clock = clock
+        self._elapsed = elapsed
+        self._offset: int | None = None  # of the clock from the time elapsed, as far as it is believed
+        self._doubted_since: int | None = None  # by the time elapsed
+
+    def __call__(self) -> int:
+        now, elapsed = self._clock(), self._elapsed()
+        offset = now - elapsed
+        if self._offset is None or offset <= self._offset + _JUMP:
+            self._offset = offset
+            self._doubted_since = None
+            return now
+        if self._doubted_since is None:
+            self._doubted_since = elapsed
+            _logger.warning(
+                "the clock has jumped ahead by %.0f seconds; retention goes by the old time for a day",
+                (offset - self._offset) / 1e9,
+                extra={"event": "backend.retention.clock.jumped"},
+            )
+        if elapsed - self._doubted_since >= _DOUBT:
+            self._offset = offset
+            self._doubted_since = None
+            return now
+        return elapsed + self._offset
+
+
+class HeldBack:
+    """The streams that have waited long for the archive; each is said once. `kind` is that of the log."""
+
+    def __init__(self, kind: str) -> None:
+        self.streams: frozenset[str] = frozenset()
+        self._kind = kind
+
+    def note(self, stream: str, late: bool) -> None:
+        """Note whether the stream has held more than its policy says for long."""
+        if late == (stream in self.streams):
+            return
+        if late:
+            self.streams |= {stream}
+            _logger.warning(
+                "stream %s holds more than its policy says: the archive does not have it yet",
+                stream,
+                extra={"event": f"backend.{self._kind}.retention.waiting", "stream": stream},
+            )
+        else:
+            self.streams -= {stream}
+            _logger.warning(
+                "stream %s need not wait for the archive any longer",
+                stream,
+                extra={"event": f"backend.{self._kind}.retention.resumed", "stream": stream},
+            )
+
+
+def has_limits(policy: StoragePolicy) -> bool:
+    """Return whether there is anything that the policy does not keep."""
+    numbers = (policy.retention_ns, policy.max_messages, policy.max_bytes)
+    return policy.allow_duplicates is False or any(each is not None for each in numbers)
+
+
+def horizon(policy: StoragePolicy, now: int) -> int | None:
+    """Return the time before which notifications have expired; None if they never do."""
+    return None if policy.retention_ns is None else now - policy.retention_ns
+
+
+def exceeded(policy: StoragePolicy, count: int, size: int) -> bool:
+    """Return whether these are more notifications, or bytes, than the policy keeps."""
+    return (policy.max_messages is not None and count > policy.max_messages) or (
+        policy.max_bytes is not None and size > policy.max_bytes
+    )

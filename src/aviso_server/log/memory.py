@@ -21,6 +21,7 @@ from aviso_server.log.base import (
     Batch,
     BatchKey,
     Follower,
+    Followers,
     Key,
     Keyed,
     KeyPolicy,
@@ -28,8 +29,8 @@ from aviso_server.log.base import (
     StreamState,
     Subscription,
 )
-from aviso_server.log.followers import Followers
-from aviso_server.log.keys import Known, KnownBatch, append_once, pack_places, unpack_places
+from aviso_server.log.idempotency import KnownBatch, KnownKey, append_once, pack_places, unpack_places
+from aviso_server.log.records import MemoryRecords, Records
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["MemoryLog"]
@@ -52,6 +53,7 @@ class MemoryLog:
         clock: Callable[[], int] = time.time_ns,
         keys: KeyPolicy = KeyPolicy(),  # noqa: B008  # frozen
     ) -> None:
+        self.records: Records = MemoryRecords()
         self._keys = _Keys(keys, clock)
         self._max_history = max(1, max_history_per_topic)
         self._max_topics = max(1, max_topics)
@@ -64,7 +66,6 @@ class MemoryLog:
         self._emptied: dict[_Key, _Topic] = {}  # by deletes: they still count, and leave last
 
     async def open(self) -> None:
-        """Make the log usable."""
         self._open = True
 
     async def close(self) -> None:
@@ -73,11 +74,9 @@ class MemoryLog:
 
     @property
     def connected(self) -> bool:
-        """True while the log is open."""
         return self._open
 
     def append(self, draft: Draft) -> asyncio.Future[Notification]:
-        """Store one notification and return it as stored."""
         self._check_open()
         notification = self._store(draft, self._clock())
         self._followers.tell(draft.stream, [notification])
@@ -118,21 +117,17 @@ class MemoryLog:
         return True
 
     def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
-        """From now on hand every newly stored notification of the stream to the follower; none is ever lost."""
         return self._followers.add(stream, follower)
 
     async def state(self, stream: str) -> StreamState:
-        """What the stream holds now; a stream nobody has used is empty, not an error."""
         self._check_open()
         return self._stream(stream).state()
 
     async def streams(self) -> Sequence[str]:
-        """The streams that ever held a notification, sorted."""
         self._check_open()
         return sorted(self._streams)
 
     async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
-        """Up to `limit` notifications with start <= sequence <= end, ascending."""
         self._check_open()
         found = self._stream(stream).run(start, end, max(1, limit))
         whole = _within(found, BATCH_BYTES)
@@ -144,17 +139,14 @@ class MemoryLog:
         return Batch(found, next_sequence)
 
     async def first_since(self, stream: str, time: int) -> int:
-        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
         self._check_open()
         return self._stream(stream).first_from(time)
 
     async def last_until(self, stream: str, time: int) -> int:
-        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
         self._check_open()
         return self._stream(stream).last_until(time)
 
     async def delete(self, stream: str, sequence: int) -> bool:
-        """Remove one notification for good; False if it is not there."""
         self._check_open()
         held = self._stream(stream)
         notification = held.remove(sequence)
@@ -171,7 +163,6 @@ class MemoryLog:
         return True
 
     async def wipe(self, stream: str) -> int | None:
-        """Remove all notifications of a stream, keep its numbering; how many, or None if there is no such stream."""
         self._check_open()
         if stream not in self._streams:
             return None
@@ -232,11 +223,11 @@ class _Keys:
         self._clock = clock
         self._known: OrderedDict[bytes, _Remembered] = OrderedDict()
 
-    def get(self, name: bytes) -> Known | None:
+    def get(self, name: bytes) -> KnownKey | None:
         found = self._known.get(name)
         if found is None or found.time < self._clock() - self._retention:
             return None
-        return Known(found.content, found.sequence)
+        return KnownKey(found.content, found.sequence)
 
     def add(self, key: Key, sequence: int) -> None:
         self._known.pop(key.name, None)
@@ -361,7 +352,7 @@ _NEVER_USED = _Stream()
 
 
 def _within(notifications: list[Notification], limit: int) -> list[Notification]:
-    """The first of them, as many as fit into so many bytes, one at the least."""
+    """Return the first of them, as many as fit into so many bytes, one at the least."""
     size = 0
     for place, notification in enumerate(notifications):
         size += len(notification.identifier) + len(notification.payload)

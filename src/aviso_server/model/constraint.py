@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from aviso_server.errors import InvalidRequest
+from aviso_server.model.json_text import quoted
 
 __all__ = ["COMPARISONS", "MEMBERSHIP", "Constraint", "Kind", "Operand", "constraint_schema", "read_constraint"]
 
@@ -25,7 +26,6 @@ class Constraint(msgspec.Struct, frozen=True):
     operands: tuple[Any, ...]
 
     def holds(self, value: Any) -> bool:
-        """True if a value of this kind satisfies the constraint."""
         operands = self.operands
         match self.operator:
             case "eq":
@@ -44,7 +44,7 @@ class Constraint(msgspec.Struct, frozen=True):
                 return bool(operands[0] <= value <= operands[1])
 
     def interval(self) -> tuple[float, float]:
-        """The closed interval all satisfying numbers lie in; open bounds and sets are covered generously."""
+        """Return a closed interval that all satisfying numbers lie in; it may be wider than needed."""
         low, high = float("-inf"), float("inf")
         if self.operator in ("gt", "gte"):
             return float(self.operands[0]), high
@@ -58,7 +58,7 @@ class Constraint(msgspec.Struct, frozen=True):
 
 
 def read_constraint(name: str, kind: Kind, operators: tuple[str, ...], request: dict[str, Any]) -> Constraint:
-    """A constraint object of a request; InvalidRequest names the field and what is accepted.
+    """Read a constraint object of a request; InvalidRequest names the field and what is accepted.
 
     The operands are checked for their JSON type here; whether they lie in the field's range is the field's business.
     """
@@ -73,7 +73,7 @@ def read_constraint(name: str, kind: Kind, operators: tuple[str, ...], request: 
     ((operator, operand),) = request.items()
     if operator not in operators:
         raise InvalidRequest(
-            f"Field '{name}': unknown constraint operator '{operator}'; accepted: {accepted}", field=name
+            f"Field '{name}': unknown constraint operator {quoted(operator)}; accepted: {accepted}", field=name
         )
     if operator == "in":
         if type(operand) is not list or not operand:
@@ -90,7 +90,7 @@ def read_constraint(name: str, kind: Kind, operators: tuple[str, ...], request: 
 
 
 def constraint_schema(operators: tuple[str, ...], operand: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema of the constraint objects with these operators."""
+    """Build a JSON schema of the constraint objects with these operators."""
     shapes: dict[str, Any] = {
         "in": {"type": "array", "items": operand, "minItems": 1},
         "between": {"type": "array", "items": operand, "minItems": 2, "maxItems": 2},
@@ -105,6 +105,7 @@ def constraint_schema(operators: tuple[str, ...], operand: dict[str, Any]) -> di
     }
 
 
+_MOST_SHOWN = 80
 _NOUNS = {"integer": "integers", "number": "numbers", "text": "strings"}
 
 
@@ -117,6 +118,12 @@ def _operand(name: str, operator: str, kind: Kind, value: object) -> Operand:
     if kind == "text" and type(value) is str:
         return value.lower()
     raise InvalidRequest(
-        f"Field '{name}': operator '{operator}' expects {_NOUNS[kind]}; got {msgspec.json.encode(value).decode()}",
+        f"Field '{name}': operator '{operator}' expects {_NOUNS[kind]}; got {_shown(value)}",
         field=name,
     )
+
+
+def _shown(value: object) -> str:
+    """Write a value as JSON for an error message, of a long one only the start."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

@@ -1,4 +1,4 @@
-"""Reading a stream of server-sent events."""
+"""Read server-sent events, as the command line and Spark do with the server's answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Frame(NamedTuple):
 
 
 def frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """The complete frames of a stream, however it was cut into chunks; an unfinished last one is dropped.
+    """Yield the complete frames of a stream, however it was cut into chunks; drop an unfinished last one.
 
     Lines end with LF only: other line separators may stand unescaped inside JSON text.
     """

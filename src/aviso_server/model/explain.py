@@ -1,4 +1,4 @@
-"""What a filter means in words, and which part of it keeps or drops a notification."""
+"""Explain a filter in words, and which part of it keeps or drops a notification."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import msgspec
 
 from aviso_server.model.constraint import Constraint
 from aviso_server.model.filter import Area, Filter, Shape, View
-from aviso_server.model.geometry import Point, PointCloud, polygon_text
-from aviso_server.model.json_value import compact
+from aviso_server.model.json_text import compact, shortest
 from aviso_server.model.notification import Box, Notification
-from aviso_server.model.span import Span
-from aviso_server.model.timestamp import event_time
+from aviso_server.model.shapes import Point, PointCloud
+from aviso_server.model.times import Span, event_time
 
 __all__ = [
     "DEFAULT_DAYS",
     "MOST_DAYS",
     "Clause",
     "Verdict",
-    "area_text",
+    "area_value",
     "clauses_of",
     "filter_sentence",
     "start_sentence",
@@ -60,12 +59,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def clauses_of(wanted: Filter, names: Sequence[str] = ()) -> tuple[Clause, ...]:
-    """The conditions of a filter; `names` are the keys of a request for a schema-less event type, sorted."""
+    """Return the conditions of a filter; `names` are the sorted keys of a request for a schema-less event type."""
     return tuple(_clauses(wanted, names))
 
 
 def filter_sentence(wanted: Filter, clauses: Sequence[Clause]) -> str:
-    """The whole filter as a sentence."""
     subject = f"Notifications of event type '{wanted.event_type}'"
     if not clauses:
         return f"{subject}, all of them."
@@ -73,7 +71,7 @@ def filter_sentence(wanted: Filter, clauses: Sequence[Clause]) -> str:
 
 
 def start_sentence(span: Span) -> str:
-    """Where a watch begins, as a sentence."""
+    """Say where a watch begins."""
     if span.from_sequence is not None:
         return f"History from sequence {span.from_sequence} on, then what is published."
     if span.from_time is not None:
@@ -81,13 +79,15 @@ def start_sentence(span: Span) -> str:
     return "Only what is published from now on."
 
 
-def area_text(area: Area) -> str:
-    """An area as a request would write it."""
-    return f"{_number(area.lat)},{_number(area.lon)}" if isinstance(area, Point) else polygon_text(area)
+def area_value(area: Area) -> str | list[tuple[float, float]]:
+    """Write an area as a request would: text for a point, pairs for a polygon."""
+    if isinstance(area, Point):
+        return f"{shortest(area.lat)},{shortest(area.lon)}"
+    return list(zip(area.lats, area.lons, strict=True))
 
 
 def verdicts(wanted: Filter, clauses: Sequence[Clause], notification: Notification) -> tuple[Verdict, ...]:
-    """What each clause says; the filter lets the notification through if all of them do."""
+    """Return what each clause says; the filter passes the notification if all of them do."""
     view = View(notification, wanted.positional)
     return tuple(Verdict(clause, clause.alone.matches(notification), _seen(clause, view)) for clause in clauses)
 
@@ -121,11 +121,11 @@ def _constraint_sentence(field: str, constraint: Constraint) -> str:
 
 
 def _area_clause(area: Area, alone: Filter) -> Clause:
-    text = area_text(area)
+    value = area_value(area)
     if isinstance(area, Point):
-        return Clause("point", "contains", text, f"its polygon has the point {text} inside", alone)
+        return Clause("point", "contains", value, f"its polygon has the point {value} inside", alone)
     words = f"a polygon of {area.vertices} vertices, {_extent(area.box)}"
-    return Clause("polygon", "meets", text, f"its shape has a point in common with {words}", alone)
+    return Clause("polygon", "meets", value, f"its shape has a point in common with {words}", alone)
 
 
 def _seen(clause: Clause, view: View) -> str | None:
@@ -143,12 +143,8 @@ def _shape_words(shape: Shape) -> str:
 
 
 def _extent(box: Box) -> str:
-    south, west, north, east = (_number(each) for each in box)
+    south, west, north, east = (shortest(each) for each in box)
     return f"latitudes {south} to {north}, longitudes {west} to {east}"
-
-
-def _number(number: float) -> str:
-    return compact(number).decode().removesuffix(".0")
 
 
 def _shown(value: object) -> str:

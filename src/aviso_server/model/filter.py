@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -10,29 +10,22 @@ from typing import Any
 import msgspec
 
 from aviso_server.model import topic as topics
-from aviso_server.model.constraint import Constraint, Kind, Operand
-from aviso_server.model.geometry import (
-    Point,
-    PointCloud,
-    Polygon,
-    ShapeError,
-    cloud_touches,
-    contains,
-    intersects,
-    parse_point_cloud,
-    parse_polygon,
-    payload_polygon,
-)
-from aviso_server.model.json_value import compact
-from aviso_server.model.notification import Box, Notification
-from aviso_server.model.run import Run
+from aviso_server.model.constraint import COMPARISONS, Constraint, Kind, Operand
+from aviso_server.model.json_text import compact
+from aviso_server.model.notification import Box, Notification, Run
+from aviso_server.model.predicates import cloud_touches, contains, intersects
+from aviso_server.model.shapes import Point, PointCloud, Polygon, geometry_problem, payload_polygon, stored_shape
 
-__all__ = ["Area", "Filter", "Shape", "View"]
+__all__ = ["LONGEST_FILTER", "Area", "Filter", "Shape", "View"]
 
 Area = Polygon | Point
 Shape = Polygon | PointCloud
 
+LONGEST_FILTER = 16 * 1024 * 1024
+"""Bytes that a filter may have as JSON: more than the largest request makes."""
+
 _UNREAD: Any = object()
+_OPERANDS: dict[Kind, type] = {"integer": int, "number": float, "text": str}
 
 
 class View:
@@ -47,7 +40,7 @@ class View:
         self._shape: Shape | None = _UNREAD
 
     def parsed(self, name: str, kind: Kind) -> Operand | None:
-        """The value of a field as something to compare with operands; None if there is no such value."""
+        """Return the value of a field as something to compare with operands; None if there is none."""
         key = (name, kind)
         if key not in self._parsed:
             text = self.values.get(name)
@@ -56,29 +49,24 @@ class View:
 
     @property
     def box(self) -> Box | None:
-        """The stored box."""
         return self.notification.box
 
     @property
     def shape(self) -> Shape | None:
-        """Where it belongs on the map: its polygon, its point cloud, or what its payload says."""
+        """Its polygon, its point cloud, or the polygon of its payload."""
         if self._shape is _UNREAD:
             self._shape = self._read_shape()
         return self._shape
 
     def _read_shape(self) -> Shape | None:
-        try:
-            if isinstance(text := self.values.get("polygon"), str):
-                return parse_polygon(text, sys.maxsize)
-            if isinstance(pairs := self.values.get("point_cloud"), list):
-                return parse_point_cloud(pairs, sys.maxsize)
-        except ShapeError:
-            pass  # a text field of that name, not a shape
+        for field in ("polygon", "point_cloud"):
+            if (shape := stored_shape(field, self.values.get(field))) is not None:
+                return shape
         return payload_polygon(msgspec.json.decode(self.notification.payload))
 
 
 class Filter(msgspec.Struct, frozen=True, dict=True):
-    """Field tests and an area, all of which must hold; immutable, hashable and picklable."""
+    """Field tests and an area, all of which must hold; immutable and hashable. Travels as JSON, or pickled."""
 
     event_type: str
     stream: str
@@ -87,14 +75,37 @@ class Filter(msgspec.Struct, frozen=True, dict=True):
     tests: tuple[tuple[str, Constraint], ...] = ()
     area: Area | None = None
     positional: bool = False  # schema-less event types are matched by the tokens of their topic
+    shaped: bool = False  # notifications of the event type have a polygon or a point cloud
+
+    def to_json(self) -> bytes:
+        """Write the filter as JSON; ValueError if it compares with a number that JSON cannot say."""
+        if any(isinstance(each, float) and not math.isfinite(each) for _, test in self.tests for each in test.operands):
+            raise ValueError("a filter compares with a number that is not finite")
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Filter:
+        """Read what `to_json` has written; ValueError says what is wrong with anything else."""
+        if len(text) > LONGEST_FILTER:
+            raise ValueError(f"a filter of {len(text):,} bytes is too long; accepted are {LONGEST_FILTER:,}")
+        found = msgspec.json.decode(text, type=cls)
+        for name, test in found.tests:
+            if test.operator not in COMPARISONS or not test.operands:
+                raise ValueError(f"field '{name}': '{test.operator}' of {len(test.operands)} values is no constraint")
+            if test.operator == "between" and len(test.operands) != 2:
+                raise ValueError(f"field '{name}': 'between' needs two values")
+            if any(type(each) is not _OPERANDS[test.kind] for each in test.operands):
+                raise ValueError(f"field '{name}': a value is not of the kind '{test.kind}'")
+        if isinstance(found.area, Polygon) and not len(found.area.lats) == len(found.area.lons) > 1:
+            raise ValueError("the area is no polygon")
+        return found
 
     @property
     def is_open(self) -> bool:
-        """True if every notification of the stream passes."""
+        """Whether every notification of the stream passes."""
         return not (self.equals or self.tests) and self.area is None
 
     def matches(self, notification: Notification) -> bool:
-        """True if the reader wants this notification."""
         if self.positional:
             return self.passes(View(notification, positional=True))
         for member in self._members:
@@ -103,14 +114,20 @@ class Filter(msgspec.Struct, frozen=True, dict=True):
         return not (self.tests or self.area) or self.passes(View(notification))
 
     def choose(self, notifications: Sequence[Notification]) -> Sequence[Notification]:
-        """Those that the reader wants."""
+        """Return those that match."""
         if self.is_open:
             return notifications
         if isinstance(notifications, Run) and not self.positional:
-            notifications = notifications.having(self._members)
+            notifications = notifications.containing(self._members)
             if not (self.tests or self.area):
                 return notifications
         return [each for each in notifications if self.matches(each)]
+
+    def malformed(self, notifications: Sequence[Notification]) -> list[int]:
+        """Return the places of those whose stored geometry is malformed, so that there is no event of them."""
+        if not self.shaped or isinstance(notifications, Run):  # what a run holds was written by us
+            return []
+        return [place for place, each in enumerate(notifications) if geometry_problem(each.identifier) is not None]
 
     @cached_property
     def _members(self) -> tuple[bytes, ...]:
@@ -121,7 +138,7 @@ class Filter(msgspec.Struct, frozen=True, dict=True):
         return tuple(compact(name) + b":" + compact(text) for name, text in self.equals)
 
     def passes(self, view: View) -> bool:
-        """The same, for a notification that several filters look at."""
+        """Do what `matches` does, for a notification that several filters look at."""
         values = view.values
         for name, text in self.equals:
             if values.get(name) != text:
@@ -146,7 +163,7 @@ class Filter(msgspec.Struct, frozen=True, dict=True):
 
 
 def kind_value(kind: Kind, text: str) -> Operand | None:
-    """The canonical text of a field as a value of that kind; None if it is none."""
+    """Convert the canonical text of a field to a value of that kind; None if it is of another kind."""
     if kind == "text":
         return text.lower()
     try:
@@ -156,7 +173,7 @@ def kind_value(kind: Kind, text: str) -> Operand | None:
 
 
 def positional_values(topic: str) -> dict[str, Any]:
-    """The tokens of a topic by position, and their number under `#`; nothing if the topic is malformed."""
+    """Return the tokens of a topic by position, and their number under `#`; nothing if the topic is malformed."""
     try:
         tokens = topics.parse(topic)
     except ValueError:

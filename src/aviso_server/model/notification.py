@@ -1,12 +1,14 @@
-"""What a notification is, before and after the log has numbered it."""
+"""A notification, before and after the log has numbered it."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-__all__ = ["Box", "Draft", "Notification"]
+__all__ = ["Box", "Draft", "Notification", "Part", "Rendered", "Run"]
 
 
 class Box(NamedTuple):
@@ -18,7 +20,7 @@ class Box(NamedTuple):
     max_lon: float
 
     def overlaps(self, other: Box) -> bool:
-        """True if the two share at least one point; touching counts."""
+        """Return True if the two share at least one point; touching counts."""
         return (
             self.min_lat <= other.max_lat
             and other.min_lat <= self.max_lat
@@ -27,7 +29,7 @@ class Box(NamedTuple):
         )
 
     def covers(self, lat: float, lon: float) -> bool:
-        """True if the point lies in the rectangle or on its rim."""
+        """Return True if the point lies in the rectangle or on its edge."""
         return self.min_lat <= lat <= self.max_lat and self.min_lon <= lon <= self.max_lon
 
 
@@ -52,6 +54,48 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
     box: Box | None = None
 
     def values(self) -> dict[str, Any]:
-        """The identifier as a dictionary; all values are text, but for point clouds."""
+        """Decode the identifier; all values are text, but for shapes."""
         values: dict[str, Any] = msgspec.json.decode(self.identifier)
         return values
+
+
+Part = bytes | Literal["sequence", "identifier", "payload", "time"]
+"""A part of a rendering: bytes that never change, or the name of a column."""
+
+Rendered = bytes | memoryview
+"""Rendered notifications; a memoryview where making bytes would copy everything once more."""
+
+
+class Run(Sequence[Notification]):
+    """A sequence of notifications, ascending, kept as columns."""
+
+    @property
+    @abstractmethod
+    def last(self) -> int:
+        """The sequence of the newest."""
+
+    @property
+    @abstractmethod
+    def times(self) -> Sequence[int]:
+        """When they were stored."""
+
+    @property
+    @abstractmethod
+    def boxes(self) -> Sequence[Box | None] | None:
+        """The boxes of all; None if no notification has one."""
+
+    @abstractmethod
+    def without(self, through: int, deleted: Collection[int]) -> Run:
+        """Return those beyond a sequence that are not among the deleted ones."""
+
+    @abstractmethod
+    def containing(self, members: Sequence[bytes]) -> Run:
+        """Return those whose identifiers contain all these bytes."""
+
+    @abstractmethod
+    def rewritten(self, mark: bytes, rewrite: Callable[[bytes], bytes]) -> Run:
+        """Return the same notifications, with identifiers that contain `mark` rewritten."""
+
+    @abstractmethod
+    def joined(self, parts: Sequence[Part]) -> Rendered:
+        """Join the parts of each notification, and all notifications; times as events show them."""

@@ -1,4 +1,4 @@
-"""What a load says about its refused rows: a note that the table with the rows carries along."""
+"""The note on refused rows that a load writes into its quarantine table, and the archive reads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["FOLDER", "KEY", "MOST_REASONS", "Note", "RefusedFor", "decode", "encode", "note"]
+__all__ = ["KEY", "QUARANTINE_FOLDER", "Note", "RefusedFor", "decode", "encode", "note"]
 
-FOLDER = "quarantine"
-"""The folder in `archive.work_path` where loads put their tables, if nobody names another."""
+QUARANTINE_FOLDER = "quarantine"
+"""The folder in `archive.work_path` where loads put their tables by default."""
 KEY = b"aviso.quarantine"
 """Under this name a table keeps its note."""
 MOST_REASONS = 20
@@ -38,7 +38,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 def note(event_type: str, at: str, reasons: Iterable[RefusedFor]) -> Note:
-    """The note on a load; all of its reasons are given, in any order."""
+    """Build the note on a load from all of its reasons, in any order."""
     ranked = sorted(reasons, key=lambda each: (-each.rows, each.code, each.field or "", each.reason))
     listed = tuple(_shortened(each) for each in ranked[:MOST_REASONS])
     others = sum(each.rows for each in ranked[MOST_REASONS:])
@@ -46,12 +46,11 @@ def note(event_type: str, at: str, reasons: Iterable[RefusedFor]) -> Note:
 
 
 def encode(given: Note) -> bytes:
-    """A note as a table keeps it."""
     return msgspec.json.encode(given)
 
 
 def decode(content: bytes) -> Note:
-    """The note of a table; ValueError if it is none of ours."""
+    """Read the note of a table; ValueError if `encode` did not write it."""
     return _decoder.decode(content)
 
 

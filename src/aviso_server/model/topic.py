@@ -15,7 +15,7 @@ _HEX_PAIR = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 def encode(token: str) -> str:
-    """The wire form of one token."""
+    """Encode one token for the wire."""
     if not _NEEDS_ENCODING.search(token):
         return token
     for character, encoded in _RESERVED.items():  # much faster than translate() where the token is a large polygon
@@ -24,7 +24,7 @@ def encode(token: str) -> str:
 
 
 def decode(token: str) -> str:
-    """The logical value of one wire token; ValueError if a percent sign is not followed by two hex digits."""
+    """Decode one wire token; ValueError if a percent sign is not followed by two hex digits."""
     if "%" not in token:
         return token
     raw = token.encode()
@@ -34,19 +34,19 @@ def decode(token: str) -> str:
 
 
 def build(tokens: Iterable[str]) -> str:
-    """The wire topic of logical tokens."""
+    """Build the wire topic of logical tokens."""
     return ".".join([encode(token) for token in tokens])
 
 
 def parse(topic: str) -> list[str]:
-    """The logical tokens of a wire topic; ValueError if one of them is malformed."""
+    """Return the logical tokens of a wire topic; ValueError if one of them is malformed."""
     if "%" not in topic:
         return topic.split(".")
     return [decode(token) for token in topic.split(".")]
 
 
 def display(topic: str) -> str:
-    """The topic as people read it: decoded tokens joined by dots, or the raw text if it cannot be decoded."""
+    """Write a topic for people: decoded tokens joined by dots, or the raw text if it cannot be decoded."""
     try:
         return ".".join(parse(topic))
     except ValueError:

@@ -4,7 +4,7 @@ import { here } from "./console/api.js";
 import { eventTypes } from "./console/catalogue.js";
 import { button, copy, element } from "./console/dom.js";
 
-const square = "(52.5,13.4,52.6,13.5,52.5,13.6,52.4,13.5,52.5,13.4)";
+const square = [[52.5, 13.4], [52.6, 13.5], [52.5, 13.6], [52.4, 13.5], [52.5, 13.4]];
 
 /** Today in UTC, in the form a date field is delivered in. */
 function today(format) {
@@ -37,7 +37,7 @@ function accepted(field) {
     case "ExpverHandler": return field.default == null ? "version" : `version, empty means ${field.default}`;
     case "IntHandler": return field.range ? `whole number from ${field.range[0]} to ${field.range[1]}` : "whole number";
     case "FloatHandler": return field.range ? `number from ${field.range[0]} to ${field.range[1]}` : "number";
-    case "PolygonHandler": return "area, as (lat,lon,lat,lon,...) with the first point repeated";
+    case "PolygonHandler": return "area, as [[lat,lon],...] with the first point repeated";
     case "PointCloudHandler": return "points, as [[lat,lon],...]; readers ask with a polygon";
     default: return field.type;
   }
@@ -74,14 +74,14 @@ function eventType(name, schema) {
     element("td", {}, accepted(fields[field])),
     element("td", {}, fields[field].required ? "yes" : "no"),
     element("td", {}, fields[field].description ?? "")));
-  const heads = ["Field", "Takes", "Needed to read", "Meaning"].map((text) => element("th", { scope: "col" }, text));
+  const heads = ["Field", "Takes", "Required to read", "Meaning"].map((text) => element("th", { scope: "col" }, text));
   const table = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
   const whole = Object.fromEntries(names.map((field) => [field, sample(field, fields[field])]));
   return element("details", { class: "channel" },
     element("summary", {}, element("strong", {}, name), element("span", { class: "soft" }, names.join(", "))),
     element("div", { class: "wide" }, table),
     shell("Publish", curl("notification", { event_type: name, identifier: whole, payload: { note: "hello" } }, false)),
-    shell("Watch from now on", curl("watch", { event_type: name, identifier: request(fields) }, true)),
+    shell("Watch new notifications", curl("watch", { event_type: name, identifier: request(fields) }, true)),
     shell("Replay from the beginning", curl("replay", { event_type: name, identifier: request(fields), from_id: "1" }, true)));
 }
 
@@ -92,7 +92,7 @@ async function showEventTypes() {
     const names = Object.keys(schema).sort();
     const found = names.map((name) => eventType(name, schema[name]));
     if (found.length === 1) found[0].open = true;
-    place.replaceChildren(...(found.length ? found : [element("p", {}, "No event types are configured: any event type is accepted as it comes, unless the server is strict.")]));
+    place.replaceChildren(...(found.length ? found : [element("p", {}, "No event types are configured: the server accepts any, unless it is strict.")]));
   } catch (problem) {
     place.replaceChildren(element("p", {}, `The event types could not be loaded. ${problem.message} ${problem.advice ?? ""}`));
   }

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import click
 
-from aviso_server.commands.pipeline.archive import archive
-from aviso_server.commands.pipeline.audit import audit
-from aviso_server.commands.pipeline.compact import compact
-from aviso_server.commands.pipeline.lateness import lateness
-from aviso_server.commands.pipeline.load import load
-from aviso_server.commands.pipeline.replay import replay
-from aviso_server.commands.pipeline.report import report
-from aviso_server.commands.pipeline.status import status
+from aviso_server.commands.pipeline.archive_commands import archive, compact, migrate, status
+from aviso_server.commands.pipeline.archive_reports import lateness, replay, report
+from aviso_server.commands.pipeline.audit_command import audit
+from aviso_server.commands.pipeline.load_command import load
+from aviso_server.commands.pipeline.table_snippets import table
 
 __all__ = ["pipeline"]
 
@@ -31,5 +28,5 @@ def pipeline() -> None:
     """
 
 
-for command in (archive, compact, status, audit, replay, load, lateness, report):
+for command in (archive, compact, status, audit, replay, load, lateness, report, migrate, table):
     pipeline.add_command(command)

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
-from aviso_server.commands.client import configured_url_option, connected, token_option, user_option
-from aviso_server.commands.output import FAILED, complain, fail
-from aviso_server.config import load
+from aviso_server.archive.flight_client import Refused, Unreachable, do_job, find_address
+from aviso_server.commands.server_connection import configured_url_option, connected, token_option, user_option
+from aviso_server.commands.terminal import fail, load_settings
 from aviso_server.config.settings import Settings
-from aviso_server.errors import ConfigError, PipelineError
+from aviso_server.errors import PipelineError
+from aviso_server.spark.command_jobs import SETTINGS, Heard, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from aviso_server.pipeline.archive.keeper import Keeper
-    from aviso_server.pipeline.archive.streams import LogStream
-    from aviso_server.pipeline.options import Options
+    from aviso_server.spark.archiver import Archiver, LogStream
+    from pyspark_aviso.options import Options
 
 __all__ = [
+    "READY_FILE",
     "Place",
     "archive_options",
     "ask_streams",
@@ -33,9 +36,14 @@ __all__ = [
     "existing",
     "find",
     "kept",
+    "on_spark",
     "place_options",
+    "say_that_spark_starts",
     "spark_session",
 ]
+
+READY_FILE = "flight.json"
+"""The file in `archive.work_path` in which a server says where its Spark can be asked."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,6 +86,16 @@ class Place(msgspec.Struct, frozen=True):
     path: str
     url: str
     spark: str
+    shares_spark: bool = False  # the Spark of a server of this configuration will do
+
+    def event_type(self, stream: str) -> str:
+        """Return the name of the event type whose notifications are in a stream."""
+        return next((each.name for each in self.settings.event_types if each.base == stream), stream)
+
+    @property
+    def root(self) -> str:
+        """The archive as a process elsewhere finds it."""
+        return self.path if "://" in self.path else str(Path(self.path).absolute())
 
     @property
     def work(self) -> Path:
@@ -87,23 +105,20 @@ class Place(msgspec.Struct, frozen=True):
 
 def find(file: Path | None, path: str | None, url: str | None = None, spark: str | None = None) -> Place:
     """What the options say, and the configuration where they say nothing."""
-    try:
-        settings = load(os.environ, file)
-    except ConfigError as error:
-        complain(error.problems)
-        raise SystemExit(FAILED) from None
+    settings = load_settings(file)
     host = _EVERY_ADDRESS.get(settings.application.host, settings.application.host)
     return Place(
         settings,
         path or settings.archive.path,
         url or f"http://{host}:{settings.application.port}",
         spark or settings.archive.spark,
+        settings.archive.enabled and spark is None and path in (None, settings.archive.path),
     )
 
 
 def existing(place: Place) -> Place:
     """The place, if there can be an archive; ends the command with a clear word if it is a folder that is not there."""
-    from aviso_server.pipeline.archive.storage import is_local, local_path
+    from aviso_server.lake.storage import is_local, local_path
 
     if is_local(place.path) and not local_path(place.path).is_dir():
         fail(f"there is no archive in '{place.path}': no such folder; name it with --path, or with archive.path")
@@ -111,25 +126,28 @@ def existing(place: Place) -> Place:
 
 
 @contextmanager
-def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[Keeper]:
+def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[Archiver]:
     """The archive, held for this command; ends it with a clear word if something is in the way."""
-    from aviso_server.pipeline.archive.keeper import Keeper  # Spark is large: only who needs it waits for it
-    from aviso_server.pipeline.archive.storage import is_local
+    if with_spark:
+        say_that_spark_starts()
+    from aviso_server.lake.previous import refuse_previous
+    from aviso_server.spark.archiver import Archiver  # Spark is large: only who needs it waits for it
 
-    keeper = Keeper(place.path, place.work, place.spark)
+    archiver = Archiver(place.path, place.work, place.spark)
     made = [folder for folder in place.work.parents if not folder.exists()]
     try:
         if alone:
-            keeper.lock()
-        if with_spark or not is_local(place.path):
-            keeper.open()
+            archiver.lock()
+        if with_spark:
+            archiver.open()
         else:
-            keeper.board.read()
-        yield keeper
+            refuse_previous(archiver.status.root, archiver.status.storage)
+            archiver.status.read()
+        yield archiver
     except PipelineError as error:
         fail(str(error))
     finally:
-        keeper.close()
+        archiver.close()
         shutil.rmtree(place.work, ignore_errors=True)
         for folder in made:
             with suppress(OSError):  # it was never made, or others have begun to use it
@@ -139,8 +157,7 @@ def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[
 @contextmanager
 def spark_session(place: Place, name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """Spark for this command; PipelineError if it does not start. A session that was open before stays open."""
-    from aviso_server.pipeline.archive.job import reason
-    from aviso_server.pipeline.session import has_session, open_session
+    from aviso_server.spark.session import has_session, open_session, reason
 
     borrowed = has_session()
     try:
@@ -156,9 +173,33 @@ def spark_session(place: Place, name: str, settings: Mapping[str, str]) -> Itera
             session.stop()
 
 
+def say_that_spark_starts() -> None:
+    """Tell whoever waits, before anything large is imported; nobody waits if there is a session already."""
+    if "pyspark" in sys.modules:
+        from aviso_server.spark.session import has_session
+
+        if has_session():
+            return
+    click.echo("Starting Spark…", err=True)
+
+
+def on_spark(place: Place, job: str, request: dict[str, Any], heard: Heard, is_small: bool = True) -> dict[str, Any]:
+    """Have a job done by the Spark of a running server of this configuration, or by one that is started for it."""
+    if place.shares_spark and is_small:
+        address = find_address(place.settings.archive.work_path / READY_FILE)
+        if address is not None:
+            with suppress(Unreachable, Refused):  # it has not begun, so our own can
+                return do_job(address, job, request, heard)
+    say_that_spark_starts()
+    with ExitStack() as stack:
+        # opened when the job asks for it: what is wrong with a request is said before
+        session = cache(lambda: stack.enter_context(spark_session(place, f"aviso-{job}", SETTINGS[job])))
+        return run_job(session, job, request, heard)
+
+
 def connection(place: Place, token: str | None, user: str | None, **more: str) -> Options:
     """How Spark reaches the server, and as whom."""
-    from aviso_server.pipeline.options import read_options
+    from pyspark_aviso.options import read_options
 
     given = {"url": place.url, **more}
     if token:
@@ -170,7 +211,7 @@ def connection(place: Place, token: str | None, user: str | None, **more: str) -
 
 def ask_streams(url: str, headers: dict[str, str]) -> dict[str, LogStream]:
     """The streams of a running server."""
-    from aviso_server.pipeline.archive.streams import fetch_streams
+    from aviso_server.spark.archiver import fetch_streams
 
     with connected(url, headers) as client:
         try:

@@ -12,17 +12,20 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.jetstream.connection import Connection, Inbox
-from aviso_server.log.jetstream.streams import StreamInfo, Streams
+from aviso_server.errors import LogError, LogUnavailable, StreamUnusable
+from aviso_server.log.jetstream.broker_streams import StreamInfo, Streams
+from aviso_server.log.jetstream.client import Connection, Inbox
 from aviso_server.log.jetstream.wire import Identify, readable
 from aviso_server.model.notification import Draft, Notification
 
-__all__ = ["Publishing", "StreamFollower"]
+if TYPE_CHECKING:
+    from aviso_server.log.jetstream.publisher import PendingAppend
+
+__all__ = ["StreamFollower"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,18 +38,7 @@ _GIVE_UP = 5.0  # seconds an acknowledged notification may take to come back
 _PAUSE = 0.25  # seconds before the next attempt
 
 
-class Publishing(Protocol):
-    """Drafts that this process has published and that wait to be handed on to the followers."""
-
-    @property
-    def drafts(self) -> Sequence[Draft]:
-        """What was published."""
-
-    def seen(self, place: int, notification: Notification) -> None:
-        """The draft at that place was handed on, as this notification."""
-
-
-_Own = tuple[Publishing, int]  # which draft of it
+_Own = tuple["PendingAppend", int]  # which draft of it
 
 
 class _Again(Exception):
@@ -88,7 +80,7 @@ class StreamFollower:
         self._credit = 0
         self._own: dict[int, _Own] = {}  # acknowledged, not yet handed on
         self._doubles: dict[int, list[_Own]] = {}  # two publishes under one id have one sequence
-        self._levelled: list[tuple[int, asyncio.Future[None]]] = []  # who waits until a sequence was handed on
+        self._draining: list[tuple[int, asyncio.Future[None]]] = []  # who waits until a sequence was handed on
         self._unsettled = 0  # publishes on their way whose sequences are not known yet
         self._settled = asyncio.Event()
         self._recent: dict[int, Notification] = {}  # handed on while publishes were unsettled
@@ -106,7 +98,7 @@ class StreamFollower:
         return self._task is not None and not self._task.done()
 
     async def stop(self) -> None:
-        """Let go of the consumer."""
+        """Delete the consumer."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -116,25 +108,25 @@ class StreamFollower:
         await self._drop_consumer()
 
     def disturbed(self) -> None:
-        """The connection was lost or is back: what the consumer has sent meanwhile may be missing."""
+        """Start anew: the connection was lost or is back, and deliveries may be missing."""
         self._interrupt("the connection was lost")
 
-    # Publishing
+    # PendingAppend
 
     def publishing(self) -> None:
-        """A publish is on its way; `settle` or `withdraw` follows."""
+        """Note that a publish is on its way; `settle` or `withdraw` follows."""
         self._unsettled += 1
         self._settled.clear()
 
     def withdraw(self) -> None:
-        """The publish failed."""
+        """Note that the publish failed."""
         self._unsettled -= 1
         if not self._unsettled:
             self._recent.clear()
             self._settled.set()
 
     def settle(self, sequences: Sequence[int], owners: Sequence[_Own]) -> None:
-        """These sequences were given to our own drafts; each hears of it once followers have it."""
+        """Note the sequences of our own drafts; each publisher hears of it once followers have it."""
         recent, own, position = self._recent, self._own, self.position
         late: list[int] = []
         for sequence, owner in zip(sequences, owners, strict=True):
@@ -155,11 +147,11 @@ class StreamFollower:
             asyncio.get_running_loop().call_later(_GIVE_UP, self._give_up, late)
         self.withdraw()
 
-    async def level(self) -> None:
+    async def drain(self) -> None:
         """Wait until everything acknowledged so far was handed on; not forever."""
         if self._own:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._levelled.append((max(self._own), done))
+            self._draining.append((max(self._own), done))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_GIVE_UP):
                     await done
@@ -171,7 +163,7 @@ class StreamFollower:
                 self._answer(owner, sequence, time.time_ns())
 
     def _answer(self, owner: _Own, sequence: int, when: int) -> None:
-        """Say that it is stored, though it has not come back."""
+        """Answer the publisher, though the notification has not come back."""
         publishing, place = owner
         self._seen(owner, _as_stored(sequence, when, publishing.drafts[place]))
 
@@ -180,9 +172,9 @@ class StreamFollower:
         if self._doubles:
             for publishing, place in self._doubles.pop(notification.sequence, ()):
                 publishing.seen(place, notification)
-        if self._levelled:
-            for entry in [entry for entry in self._levelled if entry[0] <= notification.sequence]:
-                self._levelled.remove(entry)
+        if self._draining:
+            for entry in [entry for entry in self._draining if entry[0] <= notification.sequence]:
+                self._draining.remove(entry)
                 if not entry[1].done():
                     entry[1].set_result(None)
 
@@ -214,7 +206,8 @@ class StreamFollower:
                 logger.info("stream %s: new consumer: %s", self._base, error)
             except LogError as error:
                 if not started.done():
-                    started.set_exception(LogUnavailable(f"stream '{self._base}' cannot be followed: {error}"))
+                    away = LogUnavailable(f"stream '{self._base}' cannot be followed: {error}")
+                    started.set_exception(error if isinstance(error, StreamUnusable) else away)
                     return
                 logger.warning("stream %s cannot be followed now: %s", self._base, error)
                 await asyncio.sleep(_PAUSE)
@@ -252,7 +245,7 @@ class StreamFollower:
         await self._ask()
 
     def _compare(self, info: StreamInfo) -> None:
-        """Nothing may have happened to the stream, while nobody looked, that watchers would have to know of."""
+        """Find out whether anything happened to the stream, while nobody looked, that watchers must know of."""
         before, position = self._created, self.position
         if info.created == before and info.last >= position:
             if info.first <= position + 1 or info.latest_only:
@@ -349,7 +342,7 @@ class StreamFollower:
                     self._seen(owner, one)
 
     async def _explain(self, last: int, when: int) -> None:
-        """The broker skips everything after the position up to `last`: find out why, and whether it matters.
+        """Find out why the broker skips everything after the position up to `last`, and whether it matters.
 
         What this process has published itself it still knows, though a newer notification of the same topic may have
         replaced it at the broker. Single ones are missing because an administrator deleted them. But if all are gone

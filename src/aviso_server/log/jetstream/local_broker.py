@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from aviso_server.errors import LogInUse, LogUnavailable
-from aviso_server.hold import Held, Hold
+from aviso_server.lockfile import Held, Lockfile
 
 __all__ = ["LocalBroker", "find_broker"]
 
@@ -31,7 +31,7 @@ _END_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.e
 
 
 def find_broker() -> Path:
-    """Where the broker's program is; LogUnavailable if it is nowhere."""
+    """Find the broker's program; LogUnavailable if it is nowhere."""
     beside = Path(sys.executable).parent / "nats-server"
     if beside.exists():
         return beside
@@ -64,7 +64,7 @@ class LocalBroker:
 
     @classmethod
     def cluster(cls, directory: Path, size: int = 3, sync_always: bool = False) -> list[LocalBroker]:
-        """Brokers that replicate each other's streams, not started yet."""
+        """Make brokers that replicate each other's streams, not started yet."""
         brokers = [cls(directory / f"broker{number}", sync_always=sync_always) for number in range(1, size + 1)]
         for broker, port in zip(brokers, _free_ports(size), strict=True):
             broker.cluster_port, broker._cluster = port, brokers
@@ -106,9 +106,9 @@ class LocalBroker:
             hold.release()
         self.port = self._find_port(self._process)
 
-    def _take_directory(self) -> Hold:
-        """The hold on the directory; a broker that is just ending has a moment for it."""
-        hold, deadline = Hold(self.directory / "lock"), time.monotonic() + _END_SECONDS
+    def _take_directory(self) -> Lockfile:
+        """Lock the directory; a broker that is just ending has a moment to let go of it."""
+        hold, deadline = Lockfile(self.directory / "lock"), time.monotonic() + _END_SECONDS
         while True:
             try:
                 hold.take()
@@ -121,8 +121,8 @@ class LocalBroker:
                     ) from None
             time.sleep(0.05)
 
-    def _run(self, program: Path, hold: Hold) -> subprocess.Popen[bytes]:
-        """The process, which holds the directory from now on: two brokers on one would lose what both had stored."""
+    def _run(self, program: Path, hold: Lockfile) -> subprocess.Popen[bytes]:
+        """Start the process, which then holds the directory: two brokers on one would lose what both had stored."""
         config = self.directory / "broker.conf"
         config.write_text(self._config())
         before = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT] if self._tied else []
@@ -140,7 +140,7 @@ class LocalBroker:
         return process
 
     def _find_port(self, process: subprocess.Popen[bytes]) -> int:
-        """Where it listens, once it does."""
+        """Return where it listens, once it does."""
         ports = self.directory / f"nats-server_{process.pid}.ports"
         deadline = time.monotonic() + _START_SECONDS
         while not (found := _read_ports(ports)):
@@ -206,7 +206,7 @@ def _read_ports(path: Path) -> dict[str, list[str]]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Brokers of a cluster have to know each other's ports before any of them has started."""
+    """Find free ports: brokers of a cluster have to know each other's before any of them has started."""
     with ExitStack() as opened:
         sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -7,20 +7,22 @@ its own followers have it. What an acknowledgement is worth depends on the broke
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from aviso_server.counts import Histogram
+from aviso_server.counters import Histogram
 from aviso_server.errors import KeyRefused, LogError, LogUnavailable
 from aviso_server.log.base import (
     COMMIT_SIZES,
+    PATIENCE,
     Appended,
+    Archived,
     Batch,
     BatchKey,
     Follower,
+    Followers,
     Keyed,
     KeyPolicy,
     Lost,
@@ -28,20 +30,26 @@ from aviso_server.log.base import (
     StreamState,
     Subscription,
 )
-from aviso_server.log.followers import Followers
-from aviso_server.log.jetstream.connection import Connection, Refused
-from aviso_server.log.jetstream.durability import weaknesses, weaknesses_of
+from aviso_server.log.idempotency import with_own_keys
+from aviso_server.log.jetstream.broker_streams import NO_STREAM, Streams, weaknesses
+from aviso_server.log.jetstream.client import BrokerOptions, BrokerRefusal, Connection
 from aviso_server.log.jetstream.follower import StreamFollower
-from aviso_server.log.jetstream.keys import Keys
-from aviso_server.log.jetstream.once import OncePublisher
-from aviso_server.log.jetstream.options import BrokerOptions
-from aviso_server.log.jetstream.publisher import GROUP, Append, AppendOne, Backlog, NotStored, Publisher, Removal
-from aviso_server.log.jetstream.reader import Reader
-from aviso_server.log.jetstream.retention import ArchivedRetention
-from aviso_server.log.jetstream.streams import NO_STREAM, Streams
+from aviso_server.log.jetstream.keys import Keys, OncePublisher
+from aviso_server.log.jetstream.lease import BrokerLease
+from aviso_server.log.jetstream.publisher import (
+    GROUP,
+    Backlog,
+    NotStored,
+    PendingAppend,
+    PendingOne,
+    PendingRemoval,
+    Publisher,
+)
+from aviso_server.log.jetstream.reader import BrokerReader
+from aviso_server.log.jetstream.retention import BrokerRetention
+from aviso_server.log.jetstream.subject_table import BrokerRecords
 from aviso_server.log.jetstream.wire import identify_by
-from aviso_server.log.keys import with_own_keys
-from aviso_server.log.retention import PATIENCE, Archived
+from aviso_server.log.records import Records
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["JetStreamLog"]
@@ -73,14 +81,15 @@ class JetStreamLog:
     ) -> None:
         self._options = options
         self._connection = Connection(options)
+        self.records: Records = BrokerRecords(self._connection, options)
         bases = frozenset(key_orders) | frozenset(policies)
         self._streams = Streams(self._connection, options, policies, bases, archived)
         self._identify = identify_by(key_orders)
-        self._reader = Reader(self._connection, self._streams, self._identify)
+        self._reader = BrokerReader(self._connection, self._streams, self._identify)
         self._once = OncePublisher(self._connection, self._streams, Keys(self._connection, options, keys), self._append)
-        self._retention: ArchivedRetention | None = None
+        self._retention: BrokerRetention | None = None
         if archived is not None:
-            self._retention = ArchivedRetention(
+            self._retention = BrokerRetention(
                 self._connection, self._streams, self._reader, archived, patience, self._handed_on
             )
         self._followers = Followers()
@@ -102,19 +111,12 @@ class JetStreamLog:
         self._opened = self._accepting = True
         if self._retention is not None:
             self._retention.start()
-        await self._warn()
-
-    async def _warn(self) -> None:
-        """Say what makes an acknowledgement weaker than a user may think."""
-        found = weaknesses(self._options)
-        with contextlib.suppress(LogError):  # whoever uses a stream will hear of it
-            for info in (await self._streams.all()).values():
-                found += weaknesses_of(info, self._options)
-        for warning in found:
+        for warning in weaknesses(self._options):
             logger.warning(warning, extra={"event": "backend.jetstream.durability.weak"})
+        for problem in await self._streams.unusable():
+            logger.error(problem, extra={"event": "backend.jetstream.stream.unusable"})
 
     async def close(self) -> None:
-        """Finish what was accepted and let go of everything. Safe to call twice."""
         self._accepting = False
         if not self._opened:
             return
@@ -124,12 +126,16 @@ class JetStreamLog:
         for publisher in list(self._publishers.values()):
             await publisher.finish()
         for follower in list(self._following.values()):
-            await follower.level()
+            await follower.drain()
             await follower.stop()
         for task in list(self._starting):
             task.cancel()
         await self._reader.close()
         await self._connection.close()
+
+    def lease(self, task: str, changed: Callable[[bool], None]) -> BrokerLease:
+        """Let one of the servers on the broker do a task."""
+        return BrokerLease(self._connection, self._options, task, changed)
 
     @property
     def connected(self) -> bool:
@@ -143,7 +149,6 @@ class JetStreamLog:
 
     @property
     def held_back(self) -> frozenset[str]:
-        """The streams that hold more than their policy says, because the archive does not have it yet."""
         return frozenset() if self._retention is None else self._retention.held_back
 
     def append(self, draft: Draft) -> asyncio.Future[Notification]:
@@ -151,7 +156,7 @@ class JetStreamLog:
         future: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
         try:
             self._make_room(1)
-            self._hand_over(draft.stream, AppendOne(draft, future, self._backlog))
+            self._hand_over(draft.stream, PendingOne(draft, future, self._backlog))
         except LogUnavailable as error:
             future.set_exception(error)
         except LogError as error:
@@ -177,17 +182,13 @@ class JetStreamLog:
         return await self._once.append(entries if batch is None else with_own_keys(entries, batch), whole)
 
     async def indivisible(self, drafts: Sequence[Draft]) -> bool:
-        """True for up to 1000 of one stream, where the broker knows atomic batches."""
+        """Return True for up to 1000 of one stream, where the broker knows atomic batches."""
         streams = {draft.stream for draft in drafts}
         if len(drafts) <= 1:
             return True
         return len(streams) == 1 and len(drafts) <= GROUP and (await self._streams.ensure(streams.pop())).atomic
 
     def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
-        """From now on hand every newly stored notification of the stream to the follower.
-
-        `state` tells from where on: whatever lies above the `last` that it returns next is handed over.
-        """
         subscription = self._followers.add(stream, follower, lost)
         if self._accepting:
             task = asyncio.create_task(self._start(stream))
@@ -196,34 +197,29 @@ class JetStreamLog:
         return subscription
 
     async def state(self, stream: str) -> StreamState:
-        """What the stream holds now, cluster-wide; it is made if nobody has used it."""
+        """Return what the stream holds now, cluster-wide; it is made if nobody has used it."""
         self._check_open()
         if self._followers.any(stream):
             await self._follower(stream).start()
         return self._streams.state(stream, await self._streams.look(stream))
 
     async def streams(self) -> Sequence[str]:
-        """The streams that ever held a notification, sorted."""
         self._check_open()
         return sorted(await self._streams.all())
 
     async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
-        """Up to `limit` notifications with start <= sequence <= end, ascending."""
         self._check_open()
         return await self._again_if_gone(stream, lambda: self._reader.read(stream, start, end, limit))
 
     async def first_since(self, stream: str, time: int) -> int:
-        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
         self._check_open()
         return await self._again_if_gone(stream, lambda: self._reader.first_since(stream, time))
 
     async def last_until(self, stream: str, time: int) -> int:
-        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
         self._check_open()
         return await self._again_if_gone(stream, lambda: self._reader.last_until(stream, time))
 
     async def delete(self, stream: str, sequence: int) -> bool:
-        """Remove one notification for good; False if it is not there."""
         self._check_open()
         if not 0 < sequence < 2**63:
             return False
@@ -231,7 +227,7 @@ class JetStreamLog:
         async def act() -> bool:
             try:
                 await self._connection.api(f"STREAM.MSG.DELETE.{stream.upper()}", {"seq": sequence})
-            except Refused as error:
+            except BrokerRefusal as error:
                 # the broker has several ways to say that it is not there
                 if error.code == NO_STREAM or not await self._reader.holds(stream, sequence):
                     return False
@@ -241,14 +237,13 @@ class JetStreamLog:
         return bool(await self._remove(stream, act))
 
     async def wipe(self, stream: str) -> int | None:
-        """Remove all notifications of a stream, keep its numbering; how many, or None if there is no such stream."""
         self._check_open()
 
         async def act() -> int | None:
             try:
                 answer = await self._connection.api(f"STREAM.PURGE.{stream.upper()}")
                 info = await self._streams.find(stream)
-            except Refused as error:
+            except BrokerRefusal as error:
                 if error.code == NO_STREAM:
                     return None
                 raise
@@ -259,11 +254,11 @@ class JetStreamLog:
         removed: int | None = await self._remove(stream, act)
         return removed
 
-    async def _append(self, stream: str, drafts: Sequence[Draft], ids: Sequence[bytes] = ()) -> Sequence[Notification]:
+    async def _append(self, stream: str, drafts: Sequence[Draft], ids: Sequence[str] = ()) -> Sequence[Notification]:
         self._make_room(len(drafts))
         future: asyncio.Future[Sequence[Notification]] = asyncio.get_running_loop().create_future()
         try:
-            append = Append(drafts, future, self._backlog, ids)
+            append = PendingAppend(drafts, future, self._backlog, ids)
         except LogError as error:
             raise NotStored(str(error)) from error
         self._hand_over(stream, append)
@@ -277,7 +272,7 @@ class JetStreamLog:
                 f"{waiting} notifications wait to be stored and {self._max_waiting} may; publish again later"
             )
 
-    def _hand_over(self, stream: str, append: Append) -> None:
+    def _hand_over(self, stream: str, append: PendingAppend) -> None:
         limit = self._connection.max_payload
         if limit and append.largest > limit - _HEADROOM:
             error = NotStored(
@@ -289,14 +284,14 @@ class JetStreamLog:
 
     async def _remove(self, stream: str, act: Callable[[], Awaitable[Any]]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._publisher(stream).put(Removal(act, future))
+        self._publisher(stream).put(PendingRemoval(act, future))
         return await future
 
     async def _again_if_gone(self, stream: str, call: Callable[[], Awaitable[T]]) -> T:
-        """A stream that somebody deleted is made anew, empty."""
+        """Try again once if somebody has deleted the stream, which is made anew, empty."""
         try:
             return await call()
-        except (Refused, LogUnavailable):
+        except (BrokerRefusal, LogUnavailable):
             if await self._streams.find(stream) is not None:
                 raise
         self._streams.forget(stream, "the stream is gone from the broker")

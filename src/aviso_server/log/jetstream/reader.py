@@ -1,31 +1,29 @@
-"""Reads history straight from a stream: many messages per request, and no consumer left behind.
-
-Short pieces come by batched direct get, from any replica and without a consumer; long ones through a cursor.
-"""
+"""Reading from a broker: long stretches through a consumer, short ones by direct gets."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import uuid
 from collections.abc import Sequence
 
 import msgspec
 
-from aviso_server.errors import LogUnavailable
+from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import Batch
-from aviso_server.log.jetstream.columns import last_of
-from aviso_server.log.jetstream.connection import Connection, NotReached, Refused, Unanswered
-from aviso_server.log.jetstream.cursor import Cursors
-from aviso_server.log.jetstream.streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
+from aviso_server.log.jetstream.broker_streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
+from aviso_server.log.jetstream.client import BrokerRefusal, Connection, Inbox, NotReached, Unanswered
 from aviso_server.log.jetstream.wire import Identify, notification_of, readable, time_of
 from aviso_server.model.notification import Notification
-from aviso_server.model.run import Run
 
-__all__ = ["Reader"]
+__all__ = ["BrokerReader"]
 
-_SECOND = 1_000_000_000
-_BATCH_BYTES = 8 * 1024 * 1024
-_SILENCE = 5.0  # seconds
+
+_SECOND = 1_000_000_000  # nanoseconds
+_BATCH_BYTES = 8 * 1024 * 1024  # of one answer
+_SILENCE = 5.0  # seconds without a message after which a read has failed
+_IDLE = 5.0  # seconds a cursor waits to be used again
 _LONG = 512  # notifications from which on a consumer is worth it
 _CATCH_UP_ATTEMPTS = 5
 _CATCH_UP_PAUSE = 0.1  # seconds
@@ -38,7 +36,137 @@ _STORED = re.compile(
 _PENDING = re.compile(rb"\r\nNats-Num-Pending: (\d+)\r\n")
 
 
-class Reader:
+class Cursor:
+    """Reads on from `next`."""
+
+    def __init__(self, connection: Connection, stream: str, start: int, identify: Identify) -> None:
+        self.stream = stream
+        self.next = start
+        self._connection = connection
+        self._identify = identify
+        self._consumer = f"aviso_replay_{uuid.uuid4().hex}"
+        self._inbox: Inbox | None = None
+        self._found: list[Notification] = []
+        self._wanted = 0
+        self._delivered = 0  # in all reads so far
+        self._newest = 0  # delivery
+        self._heard = True
+        self._done: asyncio.Future[bytes] | None = None
+
+    async def open(self) -> None:
+        """Make the consumer."""
+        self._inbox = await self._connection.subscribe(self._take, self._hear, self._identify)
+        config = {
+            "name": self._consumer,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": self.next,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": 30 * _SECOND,
+        }
+        request = {"stream_name": self.stream, "config": config, "action": "create"}
+        await self._connection.api(f"CONSUMER.CREATE.{self.stream}.{self._consumer}", request)
+
+    async def read(self, count: int) -> tuple[Sequence[Notification], bool]:
+        """Return up to `count` notifications, and whether there may be more; LogError if the cursor is of no use."""
+        assert self._inbox is not None  # open
+        self._found, self._wanted = [], count
+        self._done = asyncio.get_running_loop().create_future()
+        request = {"batch": count, "no_wait": True, "max_bytes": _BATCH_BYTES}
+        name = f"{self.stream}.{self._consumer}"
+        await self._connection.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{name}", msgspec.json.encode(request), self._inbox.subject
+        )
+        self._heard = True
+        while not self._done.done():
+            if not self._heard:
+                raise Unanswered(f"the broker stopped in the middle of a read for {_SILENCE:g} s")
+            self._heard = False
+            await asyncio.wait([self._done], timeout=_SILENCE)
+        status = self._done.result()
+        found, self._found = self._found, []
+        if found:
+            self._delivered += len(found)
+            if self._newest != self._delivered:  # they rise by one
+                raise Unanswered("a delivery of the broker is missing")
+            self.next = found[-1].sequence + 1
+        if status not in (b"", b"404", b"408", b"409") or (status == b"409" and not found):
+            raise Unanswered(f"the broker ended a read with {status.decode('ascii', 'replace')}")
+        return found, status in (b"", b"409")
+
+    async def close(self) -> None:
+        """Delete the consumer; nobody waits for the answer."""
+        if self._inbox is not None:
+            await self._inbox.close()
+            with contextlib.suppress(LogError):
+                await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self.stream}.{self._consumer}", b"")
+
+    def _take(self, delivery: int, one: Notification) -> None:
+        self._heard = True
+        self._newest = delivery
+        found = self._found
+        found.append(one)
+        if len(found) == self._wanted:
+            self._end(b"")
+
+    def _hear(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+        self._heard = True
+        self._end(headers[9:12])
+
+    def _end(self, status: bytes) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(status)
+
+
+class Cursors:
+    """The cursors that wait to be used again."""
+
+    def __init__(self, connection: Connection, identify: Identify) -> None:
+        self._connection = connection
+        self._identify = identify
+        self._waiting: dict[tuple[str, int], tuple[Cursor, asyncio.TimerHandle]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def read(self, stream: str, start: int, count: int, high: int) -> tuple[Sequence[Notification], bool]:
+        """Return up to `count` notifications from `start` on, and whether there may be more up to `high`."""
+        waiting = self._waiting.pop((stream, start), None)
+        if waiting is None:
+            cursor = Cursor(self._connection, stream, start, self._identify)
+        else:
+            cursor, timer = waiting
+            timer.cancel()
+        more = False
+        try:
+            if waiting is None:
+                await cursor.open()
+            found, more = await cursor.read(count)
+            more = more and cursor.next <= high
+            return found, more
+        finally:
+            if more and (stream, cursor.next) not in self._waiting:
+                timer = asyncio.get_running_loop().call_later(_IDLE, self._drop, (stream, cursor.next))
+                self._waiting[stream, cursor.next] = (cursor, timer)
+            else:
+                await cursor.close()
+
+    async def close(self) -> None:
+        """Delete them all."""
+        for key in list(self._waiting):
+            self._waiting[key][1].cancel()
+            self._drop(key)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        cursor, _ = self._waiting.pop(key)
+        task = asyncio.ensure_future(cursor.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+class BrokerReader:
     """Reads any stream; many reads may be on their way at once."""
 
     def __init__(self, connection: Connection, streams: Streams, identify: Identify) -> None:
@@ -48,7 +176,6 @@ class Reader:
         self._cursors = Cursors(connection, identify)
 
     async def read(self, base: str, start: int, end: int, limit: int) -> Batch:
-        """Up to `limit` notifications with start <= sequence <= end, ascending."""
         low, high = max(start, 1), min(end, _LARGEST)
         if low > high:
             return Batch((), max(start, end + 1))
@@ -61,7 +188,7 @@ class Reader:
                 if not info.direct:
                     raise
             else:
-                reached = last_of(found) if found else low - 1
+                reached = found[-1].sequence if found else low - 1
                 if not more and reached < high and info.replicas > 1:
                     # the broker that keeps the consumer may lag behind the leader
                     more = await self._more(info, reached + 1, high)
@@ -88,7 +215,6 @@ class Reader:
         raise NotReached("the broker that answers lags behind the others")
 
     async def last_until(self, base: str, time: int) -> int:
-        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
         info = await self._streams.look(base)
         low, high, best = info.first, info.last, info.first - 1
         while low <= high:
@@ -101,7 +227,6 @@ class Reader:
         return best
 
     async def first_since(self, base: str, time: int) -> int:
-        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
         info = await self._streams.look(base)
         low, high, best = info.first, info.last, info.last + 1
         while low <= high:
@@ -115,22 +240,21 @@ class Reader:
         return best
 
     async def holds(self, base: str, sequence: int) -> bool:
-        """True if there is a notification of that sequence."""
         try:
             await self._connection.api(f"STREAM.MSG.GET.{base.upper()}", {"seq": sequence})
-        except Refused as error:
+        except BrokerRefusal as error:
             if error.code in (NO_MESSAGE, NO_STREAM):
                 return False
             raise
         return True
 
     async def _next(self, info: StreamInfo, sequence: int) -> tuple[int, int] | None:
-        """Sequence and time of the first message from a sequence on, as the leader has it."""
+        """Return sequence and time of the first message from a sequence on, as the leader has it."""
         try:
             answer = await self._connection.api(
                 f"STREAM.MSG.GET.{info.name}", {"seq": max(sequence, 1), "next_by_subj": ">"}
             )
-        except Refused as error:
+        except BrokerRefusal as error:
             if error.code == NO_MESSAGE:
                 return None
             raise
@@ -142,7 +266,7 @@ class Reader:
         return found is not None and found[0] <= high
 
     async def _get(self, info: StreamInfo, start: int, count: int) -> tuple[Sequence[Notification], int]:
-        """One batched direct get, and how many messages follow; any replica may answer it."""
+        """Send one batched direct get and return how many messages follow; any replica may answer it."""
         found: list[Notification] = []
         identify, add = self._identify, found.append
         heard = True
@@ -180,8 +304,6 @@ class Reader:
 
 
 def _batch(found: Sequence[Notification], end: int, high: int, following: int) -> Batch:
-    if found and last_of(found) > high:
+    if found and found[-1].sequence > high:
         found = [one for one in found if one.sequence <= high]
-    if not isinstance(found, Run):  # what others have written is in none
-        found = readable(found)
-    return Batch(found, end + 1 if following > high else following)
+    return Batch(readable(found), end + 1 if following > high else following)

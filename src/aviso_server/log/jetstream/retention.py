@@ -11,14 +11,13 @@ from collections.abc import Callable
 import msgspec
 
 from aviso_server.errors import LogError
-from aviso_server.log.base import StoragePolicy
-from aviso_server.log.jetstream.connection import Connection, Refused
-from aviso_server.log.jetstream.reader import Reader
-from aviso_server.log.jetstream.streams import NO_MESSAGE, StreamInfo, Streams
-from aviso_server.log.retention import Archived, HeldBack, exceeded, has_limits, horizon
+from aviso_server.log.base import Archived, HeldBack, StoragePolicy, exceeded, has_limits, horizon
+from aviso_server.log.jetstream.broker_streams import NO_MESSAGE, StreamInfo, Streams
+from aviso_server.log.jetstream.client import BrokerRefusal, Connection
+from aviso_server.log.jetstream.reader import BrokerReader
 from aviso_server.model.notification import Notification
 
-__all__ = ["ArchivedRetention"]
+__all__ = ["BrokerRetention"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class _Thinning(msgspec.Struct, frozen=True):
     after: str = ""  # the last topic that was looked at
 
 
-class ArchivedRetention:
+class BrokerRetention:
     """Applies storage policies a little at a time, beside the publishers and never ahead of the archive.
 
     Several servers may do so for one stream: what is gone already cannot be removed a second time. `handed_on` tells
@@ -59,7 +58,7 @@ class ArchivedRetention:
         self,
         connection: Connection,
         streams: Streams,
-        reader: Reader,
+        reader: BrokerReader,
         archived: Archived,
         patience: int,
         handed_on: Callable[[str], int],
@@ -74,7 +73,7 @@ class ArchivedRetention:
         self._seen: dict[str, _Seen] = {}
         self._thinning: dict[str, _Thinning] = {}
         self._thinned: dict[str, tuple[int, int]] = {}  # how far archive and stream were when it began last
-        self._hasty: set[str] = set()  # streams whose limits were to be taken off
+        self._ignoring_archive: set[str] = set()  # streams whose limits were to be taken off
         self._failing: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -150,10 +149,10 @@ class ArchivedRetention:
         info = await self._streams.find(base)
         if info is None:
             return False
-        if not info.hasty:
-            self._hasty.discard(base)
-        elif base not in self._hasty:
-            info = await self._unhurried(base)
+        if not info.ignores_archive:
+            self._ignoring_archive.discard(base)
+        elif base not in self._ignoring_archive:
+            info = await self._remove_limits(base)
         policy = self._streams.waiting_policy(base)
         expires = None if policy.retention_ns is None or not info.count else info.first_time + policy.retention_ns
         self._seen[base] = _Seen(archived, info.last, expires, time.monotonic())
@@ -168,13 +167,13 @@ class ArchivedRetention:
         through = min(archived, handed_on) if handed_on else archived
         if info.first > through:
             return False
-        if beyond and await self._let_go(base, info, policy, through):
+        if beyond and await self._trim_archived(base, info, policy, through):
             return True
         return not policy.allow_duplicates and await self._thin_out(base, info, through)
 
-    async def _unhurried(self, base: str) -> StreamInfo:
+    async def _remove_limits(self, base: str) -> StreamInfo:
         """Take limits off that a server without an archive, or somebody else, has put on the stream."""
-        self._hasty.add(base)
+        self._ignoring_archive.add(base)
         logger.warning(
             "stream %s was given limits that do not wait for the archive; they are taken off",
             base,
@@ -182,7 +181,7 @@ class ArchivedRetention:
         )
         return await self._streams.bring_in_line(base)
 
-    async def _let_go(self, base: str, info: StreamInfo, policy: StoragePolicy, through: int) -> bool:
+    async def _trim_archived(self, base: str, info: StreamInfo, policy: StoragePolicy, through: int) -> bool:
         """Remove some of the oldest that the policy does not keep; True if more may be left.
 
         Between the oldest and the newest some may be missing, so a range of sequences holds at most as many as it is
@@ -204,7 +203,7 @@ class ArchivedRetention:
         return keep <= through and keep - info.first >= _MEASURED
 
     async def _after_bytes(self, base: str, info: StreamInfo, excess: int) -> int:
-        """The sequence after as many of the oldest as certainly take up no more than so many bytes, and one more."""
+        """Return the sequence after as many of the oldest as take up no more than so many bytes, and one more."""
         keep = info.first
         batch = await self._reader.read(base, info.first, info.first + STEP, _MEASURED)
         for one in batch.notifications:
@@ -243,7 +242,7 @@ class ArchivedRetention:
     async def _supersede(self, info: StreamInfo, subject: str, through: int) -> None:
         try:
             answer = await self._connection.api(f"STREAM.MSG.GET.{info.name}", {"last_by_subj": subject})
-        except Refused as error:
+        except BrokerRefusal as error:
             if error.code == NO_MESSAGE:
                 return
             raise
@@ -253,7 +252,7 @@ class ArchivedRetention:
 
 
 def _is_literal(subject: str) -> bool:
-    """True if the subject stands for itself only when it is used as a filter."""
+    """Return whether the subject stands for itself only when it is used as a filter."""
     return not {"*", ">"} & set(subject.split("."))
 
 

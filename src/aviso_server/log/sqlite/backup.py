@@ -1,22 +1,33 @@
-"""Copies of a sqlite log: taken while a server runs, and put back where there is none."""
+"""Back up a sqlite log while a server runs, and restore it where there is none."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
-from aviso_server.disk import move_into_place
 from aviso_server.errors import LogDamaged, LogUnavailable
-from aviso_server.log.sqlite.files import DATABASE, DirectoryLock, as_log_error, check, check_copy
-from aviso_server.log.sqlite.stream import load_entries, save_entry
+from aviso_server.lockfile import move_into_place
+from aviso_server.log.sqlite.files import (
+    DATABASE,
+    DirectoryLock,
+    add_absent,
+    as_log_error,
+    check,
+    check_copy,
+    create_stream,
+    load_entries,
+    save_entry,
+    upgrade,
+)
+from aviso_server.log.sqlite.ledger import ledger_name, read_ledger, write_ledger
 
-__all__ = ["Copy", "Progress", "back_up", "restore"]
+__all__ = ["Copy", "back_up", "restore"]
 
 Progress = Callable[[int, int], None]
 """Called with the pages that are done and the pages there are."""
@@ -26,7 +37,7 @@ _COMPANIONS = ("-wal", "-shm", "-journal")
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """What was copied."""
+    """A copy, and what is in it."""
 
     file: str
     bytes: int
@@ -36,7 +47,7 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 def back_up(directory: Path, target: Path, progress: Progress | None = None) -> Copy:
-    """Copy the log of a directory to a file, as it is at one moment; a server may go on writing to it.
+    """Copy the log of a directory to a file, as of one moment; a server may go on writing to it.
 
     LogError if there is no log, or if something is at the target already.
     """
@@ -62,8 +73,9 @@ def back_up(directory: Path, target: Path, progress: Progress | None = None) -> 
 
 
 def restore(source: Path, directory: Path, advance: int = 0, progress: Progress | None = None) -> Copy:
-    """Make a log from a copy in a directory that has none; numbering goes on `advance` further than in the copy.
+    """Restore a log from a copy into a directory that has none; numbering continues `advance` further than in the copy.
 
+    It goes on further still where a ledger in the directory says that more was acknowledged.
     LogError if the copy is not sound, if the directory holds a log already or if a server uses it.
     """
     if not source.is_file():
@@ -75,26 +87,43 @@ def restore(source: Path, directory: Path, advance: int = 0, progress: Progress 
         _refuse_to_overwrite(target)
         with closing(_open(source)) as reading:
             _copy(reading, draft, progress)
-        if advance:
-            with closing(sqlite3.connect(draft, isolation_level=None)) as writing:
-                for entry in load_entries(writing).values():
-                    save_entry(writing, msgspec.structs.replace(entry, last=entry.last + advance))
-                writing.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with closing(sqlite3.connect(draft, isolation_level=None)) as writing:
+            upgrade(writing)
+            _advance(writing, advance, acknowledged)
+            writing.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise LogUnavailable(f"'{directory}' cannot be used: {error}") from error
     lock = DirectoryLock(directory)
     lock.take()
     try:
-        return _made(target, fill, "the log")
+        acknowledged = read_ledger(directory) or {}
+        copied = _made(target, fill, "the log")
+        with closing(_open(target)) as reading:
+            entries = load_entries(reading).values()
+        write_ledger(directory, {entry.id: (entry.name, entry.last) for entry in entries})
+        return copied
     finally:
         lock.release()
 
 
+def _advance(writing: sqlite3.Connection, advance: int, acknowledged: Mapping[str, int]) -> None:
+    """Continue numbering further up; note what lies between as absent."""
+    entries = load_entries(writing)
+    known = {ledger_name(name) for name in entries}
+    for name in acknowledged.keys() - known:
+        entries[name] = create_stream(writing, name)
+    for entry in entries.values():
+        last = max(entry.last + advance, acknowledged.get(ledger_name(entry.name), 0))
+        if last > entry.last:
+            add_absent(writing, entry.id, entry.last + 1, last)
+            save_entry(writing, msgspec.structs.replace(entry, last=last))
+
+
 def _made(target: Path, fill: Callable[[Path], None], name: str) -> Copy:
-    """Fill a draft and, if it is sound, put it in its place; nothing is left of one that fails."""
+    """Fill a draft and, if it is sound, move it into place; a draft that fails is removed."""
     began = time.monotonic()
     draft = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:

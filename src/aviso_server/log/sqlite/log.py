@@ -1,7 +1,8 @@
 """The default log: one SQLite database in a directory, durable, embedded, nothing to install.
 
-`append` returns after the commit is on disk: in the write-ahead file, which a thread forces there. Each stream has a
-table with its sequence as primary key; the catalogue keeps the numbering, which survives wipes, restarts and crashes.
+`append` returns after the commit is on disk: in the write-ahead file, which the writer's thread forces there. Each
+stream has a table with its sequence as primary key; the catalogue keeps the numbering, which survives wipes, restarts
+and crashes.
 `storage_policy.compression` is accepted and changes nothing here: rows are stored as they are, so that reading them
 costs little.
 """
@@ -13,41 +14,55 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from aviso_server.counts import Histogram
+from aviso_server.counters import Histogram
 from aviso_server.errors import KeyRefused, LogDamaged, LogError, LogUnavailable
 from aviso_server.log.base import (
     COMMIT_SIZES,
+    PATIENCE,
     Appended,
+    Archived,
     Batch,
     BatchKey,
     Follower,
+    Followers,
     Keyed,
     KeyPolicy,
     Lost,
-    Read,
+    RetentionClock,
     StoragePolicy,
     StreamState,
     Subscription,
+    boot_time_ns,
 )
-from aviso_server.log.followers import Followers
-from aviso_server.log.retention import PATIENCE, Archived
-from aviso_server.log.sqlite.checkpoints import Checkpoints
-from aviso_server.log.sqlite.files import Ahead, DirectoryLock, as_log_error, connect_unforced, make_room_ahead, prepare
-from aviso_server.log.sqlite.keys import KeyedAppend
-from aviso_server.log.sqlite.reader import Reader, handy_batch
-from aviso_server.log.sqlite.stream import Entry, load_entries
-from aviso_server.log.sqlite.work import Advance, Append, Outcome, Remove, Wipe, Work
-from aviso_server.log.sqlite.writer import Writer
+from aviso_server.log.records import Change, Record, Records
+from aviso_server.log.sqlite.damage import acknowledged_of, refuse_damage
+from aviso_server.log.sqlite.files import (
+    DirectoryLock,
+    Entry,
+    WriteAheadFile,
+    as_log_error,
+    connect_without_sync,
+    is_full,
+    load_entries,
+    preallocate_wal,
+    prepare,
+    upgrade,
+)
+from aviso_server.log.sqlite.ledger import Ledger
+from aviso_server.log.sqlite.reader import SqliteReader, handy_batch
+from aviso_server.log.sqlite.transaction import KeyedAppend, SaveRecords, load_records
+from aviso_server.log.sqlite.writer import Advance, Append, Checkpoints, CommitOutcome, Remove, Wipe, Work, Writer
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["SqliteLog"]
+
+T = TypeVar("T")
 
 NEVER_USED = StreamState(first=1, last=0, count=0, bytes=0)
 NO_POLICIES: Mapping[str, StoragePolicy] = MappingProxyType({})
@@ -63,22 +78,26 @@ class SqliteLog:
         path: Path,
         policies: Mapping[str, StoragePolicy] = NO_POLICIES,
         clock: Callable[[], int] = time.time_ns,
+        elapsed: Callable[[], int] | None = None,
         max_waiting: int = 65_536,
         keys: KeyPolicy = KeyPolicy(),  # noqa: B008  # frozen
         archived: Archived | None = None,
         patience: int = PATIENCE,
     ) -> None:
+        self.records: Records = _Records(self)
         self._archived = archived  # with an archive only what it holds is let go of
         self._patience = patience
         self._keys = keys
         self._path = path
         self._policies = policies
         self._clock = clock
+        if elapsed is None:  # a clock of the caller's own is believed
+            elapsed = boot_time_ns if clock is time.time_ns else clock
+        self._retention_clock = RetentionClock(clock, elapsed)
         self._max_waiting = max_waiting
         self._lock = DirectoryLock(path)
         self._followers = Followers()
         self._entries: dict[str, Entry] = {}
-        self._known: dict[str, int] = {}  # the transactions that the entries are from
         self._trimmed: dict[str, int] = {}  # what readers have seen of retention; the writer's word may come later
         self._gathered: list[Work] = []
         self._handed_over = 0  # so many are with the writer's thread
@@ -88,7 +107,6 @@ class SqliteLog:
         self._opened: _Opened | None = None
 
     async def open(self) -> None:
-        """Make the log usable, or raise LogInUse, LogDamaged or LogUnavailable and change nothing."""
         if self._opened is not None:
             raise LogUnavailable(f"the log in '{self._path}' is open already")
         loop = asyncio.get_running_loop()
@@ -96,7 +114,6 @@ class SqliteLog:
         self._accepting = True
 
     async def close(self) -> None:
-        """Finish what was accepted and let go of everything. Safe to call twice."""
         self._accepting = False
         opened = self._opened
         if opened is None:
@@ -116,7 +133,6 @@ class SqliteLog:
 
     @property
     def waiting(self) -> int:
-        """How many notifications wait to be written."""
         return self._waiting
 
     def append(self, draft: Draft) -> asyncio.Future[Notification]:
@@ -131,7 +147,6 @@ class SqliteLog:
         return future
 
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
-        """Store several in one commit, all or none."""
         if not drafts:
             return []
         future = self._promise(len(drafts))
@@ -157,11 +172,9 @@ class SqliteLog:
         return True
 
     def follow(self, stream: str, follower: Follower, lost: Lost | None = None) -> Subscription:
-        """From now on hand every newly stored notification of the stream to the follower; none is ever lost."""
         return self._followers.add(stream, follower)
 
     async def state(self, stream: str) -> StreamState:
-        """What the stream holds now; a stream nobody has used is empty, not an error."""
         self._reader()
         entry = self._entries.get(stream)
         if entry is None:
@@ -171,12 +184,10 @@ class SqliteLog:
         return state if seen <= state.trimmed else msgspec.structs.replace(state, trimmed=seen)
 
     async def streams(self) -> Sequence[str]:
-        """The streams that ever held a notification, sorted."""
         self._reader()
         return sorted(self._entries)
 
     async def read(self, stream: str, start: int, end: int, limit: int, box: Box | None = None) -> Batch:
-        """Up to `limit` notifications with start <= sequence <= end, ascending."""
         reader = self._reader()
         entry = self._entries.get(stream)
         if entry is None:
@@ -188,51 +199,44 @@ class SqliteLog:
         self._note_trimmed(entry, trimmed)
         return batch if batch.next <= high else Batch(batch.notifications, end + 1)
 
-    async def in_thread(self, stream: str, work: Callable[[Read], None], topics: bool = True) -> None:
-        """Call `work` in a thread, with a function that reads this stream there, with or without the topics."""
-        loop = asyncio.get_running_loop()
+    async def read_in_thread(
+        self, stream: str, start: int, end: int, limit: int, topics: bool, work: Callable[[Batch, int], T]
+    ) -> T:
+        """Read as `read` does, and call `work` in the same thread; return its result."""
         reader = self._reader()
-
-        def read(start: int, end: int, limit: int) -> Batch:
-            entry = self._entries.get(stream)
-            if entry is None or (low := max(start, entry.first)) > (high := min(end, entry.last)):
-                return Batch((), max(start, end + 1))
-            batch, trimmed = reader.read_here(entry, low, high, limit, topics)
-            if trimmed > entry.trimmed:
-                loop.call_soon_threadsafe(self._note_trimmed, entry, trimmed)
-            return batch if batch.next <= high else Batch(batch.notifications, end + 1)
-
-        await reader.call(partial(work, read))
-
-    def handy_batch(self, stream: str) -> int:
-        """How many notifications of the stream are best read at once to be sent at once."""
         entry = self._entries.get(stream)
-        return 1 if entry is None else handy_batch(entry)
+        if entry is None or (low := max(start, entry.first)) > (high := min(end, entry.last)):
+            return work(Batch((), max(start, end + 1)), (await self.state(stream)).trimmed)
+        known = entry
+
+        def read() -> tuple[T, int]:
+            batch, trimmed = reader.read_here(known, low, high, min(limit, handy_batch(known)), topics)
+            return work(batch if batch.next <= high else Batch(batch.notifications, end + 1), trimmed), trimmed
+
+        result, trimmed = await reader.call(read)
+        self._note_trimmed(entry, trimmed)
+        return result
 
     def _note_trimmed(self, entry: Entry, trimmed: int) -> None:
         if trimmed > entry.trimmed:
             self._trimmed[entry.name] = max(trimmed, self._trimmed.get(entry.name, 0))
 
     async def first_since(self, stream: str, time: int) -> int:
-        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
         reader = self._reader()
         entry = self._entries.get(stream)
         return NEVER_USED.last + 1 if entry is None else await reader.first_from(entry, time)
 
     async def last_until(self, stream: str, time: int) -> int:
-        """The highest held sequence stored at or before `time`; first - 1 if there is none."""
         reader = self._reader()
         entry = self._entries.get(stream)
         return NEVER_USED.first - 1 if entry is None else await reader.last_before(entry, time + 1)
 
     async def delete(self, stream: str, sequence: int) -> bool:
-        """Remove one notification for good; False if it is not there."""
         future = self._promise(0)
         self._submit(Remove(stream, sequence, future))
         return bool(await future)
 
     async def wipe(self, stream: str) -> int | None:
-        """Remove all notifications of a stream, keep its numbering; how many, or None if there is no such stream."""
         future = self._promise(0)
         self._submit(Wipe(stream, future))
         removed: int | None = await future
@@ -244,12 +248,22 @@ class SqliteLog:
         self._submit(Advance(stream, last, future))
         await future
 
+    async def load_records(self, prefix: str, after: int = 0) -> Sequence[Record]:
+        """Return the records whose keys begin like this and that were changed after a revision."""
+        return await self._reader().ask(lambda connection: load_records(connection, prefix, after))
+
+    async def save_records(self, changes: Sequence[Change]) -> Sequence[int | None]:
+        """Change records in the next commit."""
+        future = self._promise(0)
+        self._submit(SaveRecords(tuple(changes), future))
+        revisions: Sequence[int | None] = await future
+        return revisions
+
     @property
     def held_back(self) -> frozenset[str]:
-        """The streams that hold more than their policy says, because the archive does not have it yet."""
         return frozenset() if self._opened is None else self._opened.writer.held_back
 
-    def _reader(self) -> Reader:
+    def _reader(self) -> SqliteReader:
         if not self._accepting or self._opened is None:
             raise LogUnavailable(f"the log in '{self._path}' is closed")
         return self._opened.reader
@@ -278,29 +292,19 @@ class SqliteLog:
         if not self._gathered or self._opened is None:
             return
         gathered, self._gathered = self._gathered, []
-        outcomes = None if self._handed_over else self._opened.writer.write_now(gathered)
-        if not outcomes:
-            self._handed_over += len(gathered)
-            if outcomes is None:
-                self._opened.writer.put(gathered)
-            return
-        for outcome in outcomes:
-            self._arrived(outcome)
+        self._handed_over += len(gathered)
+        self._opened.writer.put(gathered)
 
-    def _came_back(self, outcomes: Sequence[Outcome]) -> None:
+    def _came_back(self, outcomes: Sequence[CommitOutcome]) -> None:
         for outcome in outcomes:
             self._handed_over -= len(outcome.answers)
             self._arrived(outcome)
         if self._gathered and not self._handed_over and self._opened is not None:
             self._opened.loop.call_soon(self._hand_over)
 
-    def _arrived(self, outcome: Outcome) -> None:
-        """Runs in the event loop after each transaction: followers first, then the publishers."""
-        for stream, entry in outcome.entries.items():
-            # what retention did comes by way of the thread and may be overtaken
-            if outcome.number > self._known.get(stream, 0):
-                self._known[stream] = outcome.number
-                self._entries[stream] = entry
+    def _arrived(self, outcome: CommitOutcome) -> None:
+        """Take over a transaction in the event loop: followers hear of it first, then the publishers."""
+        self._entries.update(outcome.entries)
         for stream, notifications in outcome.added:
             self._followers.tell(stream, notifications)
         if outcome.drafts:
@@ -317,9 +321,9 @@ class SqliteLog:
                     future.set_exception(type(error)(*error.args))
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> _Opened:
-        """Runs in a thread of its own: takes the directory, checks the files, conforms to the policies."""
+        """Take the directory, check the files, conform to the policies; in a thread of its own."""
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
+            self._path.mkdir(0o700, parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise LogDamaged(
                 f"'{self._path}' is not a directory; set notification_backend.sqlite.path to a directory"
@@ -327,16 +331,20 @@ class SqliteLog:
         except OSError as error:
             raise self._not_opened(error) from error
         connection: sqlite3.Connection | None = None
-        ahead: Ahead | None = None
+        wal: WriteAheadFile | None = None
+        ledger: Ledger | None = None
         try:
             self._lock.take()
             file = prepare(self._path)
-            connection = connect_unforced(file)
+            refuse_damage(file, acknowledged_of(self._path))
+            connection = connect_without_sync(file)
+            upgrade(connection)
             entries = load_entries(connection)
-            ahead = Ahead(file)
-            checkpoints = Checkpoints(file)
+            wal = WriteAheadFile(file)
+            ledger = Ledger(self._path, {entry.id: (name, entry.last) for name, entry in entries.items()})
+            checkpoints = Checkpoints(file, ledger)
 
-            def deliver(outcomes: Sequence[Outcome]) -> None:
+            def deliver(outcomes: Sequence[CommitOutcome]) -> None:
                 # A loop that was closed over an open log has nobody left to tell.
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._came_back, outcomes)
@@ -346,22 +354,26 @@ class SqliteLog:
                 entries,
                 self._policies,
                 self._clock,
+                self._retention_clock,
                 deliver,
                 self._keys,
+                checkpoints,
+                wal.force,
+                ledger,
                 self._archived,
                 self._patience,
-                checkpoints,
-                ahead.force,
             )
             self._entries = writer.apply_policies()
-            make_room_ahead(file)
-            reader = Reader(file)
+            preallocate_wal(file)
+            reader = SqliteReader(file)
             checkpoints.start()
             writer.start()
-            return _Opened(loop, connection, writer, reader, checkpoints, ahead)
+            return _Opened(loop, connection, writer, reader, checkpoints, wal, ledger)
         except BaseException as error:
-            if ahead is not None:
-                ahead.close()
+            if ledger is not None:
+                ledger.close()
+            if wal is not None:
+                wal.close()
             if connection is not None:
                 connection.close()
             self._lock.release()
@@ -373,6 +385,11 @@ class SqliteLog:
         reason = as_log_error(error, "opening")
         if isinstance(reason, LogDamaged):
             return reason
+        if is_full(error, self._path):
+            return LogUnavailable(
+                f"the disk of the log in '{self._path}' is full: make room there, or set "
+                "notification_backend.sqlite.path to a directory on another disk"
+            )
         return LogUnavailable(
             f"{reason}; let this user write to '{self._path}', or set notification_backend.sqlite.path to another "
             "directory"
@@ -386,8 +403,28 @@ class SqliteLog:
         with contextlib.suppress(sqlite3.Error):
             opened.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         opened.connection.close()
-        opened.ahead.close()
+        opened.wal.close()
+        with contextlib.suppress(OSError):  # it is as good as it was
+            opened.ledger.close()
         self._lock.release()
+
+
+class _Records:
+    """The records in the log's database, written with its commits."""
+
+    shared = False
+
+    def __init__(self, log: SqliteLog) -> None:
+        self._log = log
+
+    async def load(self, prefix: str) -> Sequence[Record]:
+        return sorted(await self._log.load_records(prefix), key=lambda record: record.key)
+
+    async def save(self, changes: Sequence[Change]) -> Sequence[int | None]:
+        return await self._log.save_records(changes)
+
+    async def changed(self, after: int) -> Sequence[Record]:
+        return await self._log.load_records("", after)
 
 
 class _Opened:
@@ -398,14 +435,16 @@ class _Opened:
         loop: asyncio.AbstractEventLoop,
         connection: sqlite3.Connection,
         writer: Writer,
-        reader: Reader,
+        reader: SqliteReader,
         checkpoints: Checkpoints,
-        ahead: Ahead,
+        wal: WriteAheadFile,
+        ledger: Ledger,
     ) -> None:
         self.loop = loop
         self.connection = connection
         self.checkpoints = checkpoints
-        self.ahead = ahead
+        self.wal = wal
+        self.ledger = ledger
         self.writer = writer
         self.reader = reader
         self.closing = False

@@ -9,18 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import adler32
+
+import msgspec
 
 from aviso_server.log.base import Batch
-from aviso_server.log.sqlite.files import as_log_error, connect
-from aviso_server.log.sqlite.stream import PACKED_BOX, SEPARATOR, Entry
-from aviso_server.model.notification import Box, Notification
+from aviso_server.log.sqlite.damage import ROW, damaged, expected, gaps, intact, spans
+from aviso_server.log.sqlite.files import Entry, as_log_error, connect
+from aviso_server.log.sqlite.ledger import PACKED_BOX, SEPARATOR, SUMS_SIZE, Sums, has_time, unpack_sums
+from aviso_server.model.notification import Box, Notification, Run
 
-__all__ = ["Reader", "handy_batch"]
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+__all__ = ["SqliteReader", "handy_batch"]
 
 THREADS = 4
 BATCH_BYTES = 16 * 1024 * 1024  # no batch takes more memory than about this, unless it is one large notification
@@ -32,17 +43,19 @@ T = TypeVar("T")
 _IDENTIFIERS, _PAYLOADS, _TIMES, _SEQUENCES = (
     f"group_concat({name}, '{SEPARATOR}') || '{SEPARATOR}'" for name in ("identifier", "payload", "time", "sequence")
 )
-_JOINED_TOPICS = f", group_concat(topic, '{SEPARATOR}')"
-_JOINED_BOXES = f", group_concat(ifnull(hex(box), ''), '{SEPARATOR}')"
-_COLUMNS = "sequence, time, topic, identifier, payload"
-_OVERLAPS = "AND min_lat <= ? AND max_lat >= ? AND min_lon <= ? AND max_lon >= ?"
+_JOINED_SUMS = "CAST(group_concat(sums, '') AS BLOB)"
+_JOINED_TOPICS = f"CAST(group_concat(topic, '{SEPARATOR}') || '{SEPARATOR}' AS BLOB)"
+_JOINED_BOXES = f"CAST(group_concat(ifnull(hex(box), ''), '{SEPARATOR}') || '{SEPARATOR}' AS BLOB)"
+_COLUMNS = "sequence, time, sums, topic, identifier, payload, box"
+_END = SEPARATOR.encode()
+_NOWHERE = "F" * 64  # a box of no numbers: it overlaps none
 
 
-class Reader:
+class SqliteReader:
     """A few threads with a connection each."""
 
     def __init__(self, file: Path) -> None:
-        import aviso_server.log.sqlite.columns  # noqa: F401  # now, so that the first read need not wait for it
+        import aviso_server.model.batch  # noqa: F401  # now, so that the first read need not wait for it
 
         self._file = file
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="aviso-log-reader")
@@ -50,35 +63,36 @@ class Reader:
         self._connections: list[sqlite3.Connection] = []
 
     async def read(self, entry: Entry, start: int, end: int, limit: int, box: Box | None) -> tuple[Batch, int]:
-        """Up to `limit` notifications of start..end, which must lie within what the stream holds.
+        """Read up to `limit` notifications of start..end, which must lie within what the stream holds.
 
         Also the newest sequence that retention had removed at the moment of the read.
         """
-        return await self._ask(lambda connection: _read(connection, entry, start, end, limit, box))
+        return await self.ask(lambda connection: _read(connection, self._file, entry, start, end, limit, box))
 
-    async def call(self, work: Callable[[], None]) -> None:
+    async def call(self, work: Callable[[], T]) -> T:
         """Call `work` in one of the threads."""
-        await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def read_here(self, entry: Entry, start: int, end: int, limit: int, topics: bool) -> tuple[Batch, int]:
-        """What `read` answers, in this thread, which must be one of those of `call`; topics may be left empty."""
-        return self._answer(lambda connection: _read(connection, entry, start, end, limit, None, topics))
+        """Do what `read` does in this thread, which must be one of those of `call`; topics may be left empty."""
+        return self._answer(lambda connection: _read(connection, self._file, entry, start, end, limit, None, topics))
 
     async def first_from(self, entry: Entry, time: int) -> int:
-        """The lowest held sequence stored at or after `time`; last + 1 if there is none."""
-        return await self._ask(lambda connection: _first_from(connection, entry, time))
+        """Return the lowest held sequence stored at or after `time`; last + 1 if there is none."""
+        return await self.ask(lambda connection: _first_from(connection, self._file, entry, time))
 
     async def last_before(self, entry: Entry, time: int) -> int:
-        """The highest held sequence stored before `time`; first - 1 if there is none."""
-        return await self._ask(lambda connection: _last_before(connection, entry, time))
+        """Return the highest held sequence stored before `time`; first - 1 if there is none."""
+        return await self.ask(lambda connection: _last_before(connection, self._file, entry, time))
 
     def close(self) -> None:
-        """Wait for running reads and let go of the connections. Blocks."""
+        """Wait for running reads and close the connections. Blocks."""
         self._threads.shutdown()
         for connection in self._connections:
             connection.close()
 
-    async def _ask(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+    async def ask(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        """Call `ask` in one of the threads with its connection, within one read transaction."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, ask)
 
     def _answer(self, ask: Callable[[sqlite3.Connection], T]) -> T:
@@ -99,18 +113,19 @@ class Reader:
 
 
 def handy_batch(entry: Entry) -> int:
-    """How many notifications of a stream make a batch of a handy size."""
+    """Return how many notifications of a stream make a batch of a handy size."""
     average = entry.bytes // max(entry.count, 1)
     return max(1, min(_at_once(entry), HANDY_BYTES // max(average, 1)))
 
 
 def _at_once(entry: Entry) -> int:
-    """How many notifications of a stream fit into a batch."""
+    """Return how many notifications of a stream fit into a batch."""
     return max(1, BATCH_BYTES // max(entry.largest, 1))
 
 
 def _read(
     connection: sqlite3.Connection,
+    file: Path,
     entry: Entry,
     start: int,
     end: int,
@@ -118,80 +133,147 @@ def _read(
     box: Box | None = None,
     topics: bool = True,
 ) -> tuple[Batch, int]:
-    values: list[float]
     limit = min(limit, _at_once(entry))
-    gapless = box is None and entry.count == entry.last - entry.first + 1
-    if gapless:
-        # Without gaps the range itself is the limit.
-        end = min(end, start + limit - 1)
-        source, values = f"{entry.table} NOT INDEXED WHERE sequence BETWEEN ? AND ?", [start, end]
+    if start < entry.checked_from:
+        end = min(end, entry.checked_from - 1)  # checksums are there for all of a batch or for none
+    (removed,) = connection.execute("SELECT trimmed FROM catalogue WHERE id = ?", (entry.id,)).fetchone()
+    if box is not None:
+        end = min(end, start + SCAN_SEQUENCES - 1)
+        found = _read_overlapping(connection, file, entry, start, end, limit, box)
     else:
-        overlaps = ""
-        values = [start, end]
-        if box is not None:
-            values[1] = end = min(end, start + SCAN_SEQUENCES - 1)
-            overlaps = _OVERLAPS
-            values += [box.max_lat, box.min_lat, box.max_lon, box.min_lon]
-        columns = f"{_COLUMNS}, box" if entry.boxed else _COLUMNS
-        source = (
-            f"(SELECT {columns} FROM {entry.table} NOT INDEXED WHERE sequence BETWEEN ? AND ? {overlaps} "
-            "ORDER BY sequence LIMIT ?)"
-        )
-        values.append(limit)
-    more = (_JOINED_TOPICS if topics else ", NULL") + (_JOINED_BOXES if entry.boxed else "")
-    more += f", (SELECT trimmed FROM catalogue WHERE id = {entry.id:d}) FROM {source}"
-    row: list[Any] = [0]
-    if gapless:
-        time = _one_time(connection, entry, start, end)
-        columns = f"{_IDENTIFIERS} || {_PAYLOADS}" + (f" || {_TIMES}" if time is None else "")
-        statement = f"SELECT count(*), CAST({columns} AS BLOB), ?, 0{more}"
-        *row, removed = connection.execute(statement, [time, *values]).fetchone()
-    if row[0] != end - start + 1:  # it has gaps, perhaps only by now: sequences have to be read too
-        columns = f"{_IDENTIFIERS} || {_PAYLOADS} || {_TIMES} || {_SEQUENCES}"
-        statement = f"SELECT count(*), CAST({columns} AS BLOB), NULL, 1{more}"
-        *row, removed = connection.execute(statement, values).fetchone()
-    if row[0] == 0:
-        return Batch((), end + 1), removed
-    from aviso_server.log.sqlite.columns import apart  # brings Arrow, which is large: only servers wait for it
-
-    run = apart(start, *row)
-    if run is not None:
-        return Batch(run, run.last + 1 if len(run) == limit else end + 1), removed
-    notifications = _one_by_one(connection, entry, source, values)
-    return Batch(notifications, notifications[-1].sequence + 1 if len(notifications) == limit else end + 1), removed
+        gapless: Sequence[Notification] | None = None
+        if entry.count == entry.last - entry.first + 1:
+            end = min(end, start + limit - 1)  # without gaps the range itself is the limit
+            gapless = _read_gapless(connection, file, entry, start, end, topics)
+        if gapless is not None:
+            found = gapless
+        else:  # it has gaps, perhaps only by now
+            source = f"(SELECT {_COLUMNS} FROM {entry.table} WHERE sequence BETWEEN ? AND ? ORDER BY sequence LIMIT ?)"
+            found = _read_numbered(connection, file, entry, source, [start, end, limit], topics)
+            following = _last(found) + 1 if len(found) == limit else end + 1
+            required = expected(connection, entry.id, start, following - 1)
+            if missing := gaps([each.sequence for each in found], required):
+                raise damaged(file, {entry.name: missing}, "missing")
+    return Batch(found, _last(found) + 1 if len(found) == limit else end + 1), removed
 
 
-def _one_time(connection: sqlite3.Connection, entry: Entry, start: int, end: int) -> int | None:
-    """When all from `start` to `end` were stored, if that was at one time: it need not be read for each of them."""
-    # Times never fall as sequences rise, so the ends of the range tell.
-    statement = f"SELECT min(time), max(time) FROM {entry.table} WHERE sequence IN (?, ?)"
-    first, last = connection.execute(statement, (start, end)).fetchone()
-    return first if first == last else None
+def _last(found: Sequence[Notification]) -> int:
+    return found.last if isinstance(found, Run) else found[-1].sequence
 
 
-def _one_by_one(connection: sqlite3.Connection, entry: Entry, source: str, values: list[float]) -> list[Notification]:
-    columns = "sequence, time, topic, CAST(identifier AS BLOB), CAST(payload AS BLOB)"
-    columns += ", box" if entry.boxed else ", NULL"
-    rows = connection.execute(f"SELECT {columns} FROM {source} ORDER BY sequence", values).fetchall()
-    return [
-        Notification(sequence, time, topic, identifier, payload, packed and Box(*PACKED_BOX.unpack(packed)))
-        for sequence, time, topic, identifier, payload, packed in rows
-    ]
+def _read_gapless(
+    connection: sqlite3.Connection, file: Path, entry: Entry, start: int, end: int, topics: bool
+) -> Sequence[Notification] | None:
+    """Read a range of which nothing is missing; None if something is."""
+    rows = connection.execute(
+        f"SELECT time, sums FROM {entry.table} WHERE sequence IN (?, ?) ORDER BY sequence", (start, end)
+    ).fetchall()
+    if len(rows) != 1 + (end > start):
+        return None
+    (first_time, first), (last_time, last) = rows[0], rows[-1]
+    # Times never fall as sequences rise, so the ends of the range tell whether all have one.
+    time = first_time if first_time == last_time and isinstance(first_time, int) else None
+    columns = f"{_IDENTIFIERS} || {_PAYLOADS}" + (f" || {_TIMES}" if time is None else "")
+    source = f"{entry.table} NOT INDEXED WHERE sequence BETWEEN ? AND ?"
+    count, joined, every_topic, boxes = connection.execute(
+        f"SELECT count(*), CAST({columns} AS BLOB), {_JOINED_TOPICS if topics else 'NULL'}, "
+        f"{_JOINED_BOXES if entry.boxed else 'NULL'} FROM {source}",
+        (start, end),
+    ).fetchone()
+    if count != end - start + 1:
+        return None
+    try:
+        whole = []
+        if start >= entry.checked_from:
+            whole = [_Chain(0, count, unpack_sums(first, start)[0], unpack_sums(last, end)[1])]
+        return _split(count, joined, every_topic, boxes, lambda _: whole, start, time)
+    except (ValueError, struct.error):
+        return _one_by_one(connection, file, entry, source, [start, end])
 
 
-def _first_from(connection: sqlite3.Connection, entry: Entry, time: int) -> int:
+def _read_numbered(
+    connection: sqlite3.Connection, file: Path, entry: Entry, source: str, values: list[Any], topics: bool = True
+) -> Sequence[Notification]:
+    """Read rows that need not follow each other."""
+    columns = f"{_IDENTIFIERS} || {_PAYLOADS} || {_TIMES} || {_SEQUENCES}"
+    count, sums, joined, every_topic, boxes = connection.execute(
+        f"SELECT count(*), {_JOINED_SUMS}, CAST({columns} AS BLOB), {_JOINED_TOPICS if topics else 'NULL'}, "
+        f"{_JOINED_BOXES} FROM {source}",
+        values,
+    ).fetchone()
+    if not count:
+        return ()
+
+    def chains(numbers: Sequence[int]) -> Sequence[_Chain]:
+        return _chains(sums, numbers) if numbers[0] >= entry.checked_from else ()
+
+    try:
+        return _split(count, joined, every_topic, boxes, chains)
+    except (ValueError, struct.error):
+        return _one_by_one(connection, file, entry, source, values)
+
+
+def _read_overlapping(
+    connection: sqlite3.Connection, file: Path, entry: Entry, start: int, end: int, limit: int, box: Box
+) -> Sequence[Notification]:
+    """Read those of a range whose boxes overlap another one. The boxes of all are verified, so none is hidden."""
+    source = f"{entry.table} NOT INDEXED WHERE sequence BETWEEN ? AND ?"
+    count, sums, numbers, boxes = connection.execute(
+        f"SELECT count(*), {_JOINED_SUMS}, CAST(group_concat(sequence, ',') AS TEXT), {_JOINED_BOXES} FROM {source}",
+        (start, end),
+    ).fetchone()
+    sequences = [int(number) for number in numbers.split(",")] if count else []
+    if missing := gaps(sequences, expected(connection, entry.id, start, end)):
+        raise damaged(file, {entry.name: missing}, "missing")
+    if not count:
+        return ()
+    try:
+        ends = _ends(boxes, count)
+        for part in _chains(sums, sequences) if start >= entry.checked_from else ():
+            _verify(part, "box", _values(part, boxes, ends))
+        overlapping = _overlapping(boxes, box)
+    except (ValueError, struct.error):
+        found = _one_by_one(connection, file, entry, source, [start, end])
+        return [one for one in found if one.box is not None and one.box.overlaps(box)][:limit]
+    wanted = msgspec.json.encode([sequences[place] for place in overlapping[:limit]]).decode()
+    source = (
+        f"(SELECT {_COLUMNS} FROM {entry.table} WHERE sequence IN (SELECT value FROM json_each(?)) ORDER BY sequence)"
+    )
+    return _read_numbered(connection, file, entry, source, [wanted])
+
+
+def _one_by_one(
+    connection: sqlite3.Connection, file: Path, entry: Entry, source: str, values: Sequence[Any]
+) -> list[Notification]:
+    """Read and verify each row by itself; LogDamaged names those that are not as they were stored."""
+    notifications: list[Notification] = []
+    broken: list[int] = []
+    for row in connection.execute(f"SELECT {ROW} FROM {source} ORDER BY sequence", values).fetchall():
+        notification = intact(row, checked=row[0] >= entry.checked_from)
+        if notification is None:
+            broken.append(row[0])
+        else:
+            notifications.append(notification)
+    if broken:
+        raise damaged(file, {entry.name: spans(broken)}, "not as they were stored")
+    return notifications
+
+
+def _first_from(connection: sqlite3.Connection, file: Path, entry: Entry, time: int) -> int:
     # Times never fall as sequences rise, so halving the range finds the place without an index on time.
     low, high = entry.first, entry.last + 1
     found = entry.last + 1
     while low < high:
         middle = (low + high) // 2
         row = connection.execute(
-            f"SELECT sequence, time FROM {entry.table} NOT INDEXED WHERE sequence BETWEEN ? AND ? "
+            f"SELECT sequence, time, sums FROM {entry.table} NOT INDEXED WHERE sequence BETWEEN ? AND ? "
             "ORDER BY sequence LIMIT 1",
             (middle, entry.last),
         ).fetchone()
         if row is None:
             high = middle
+        elif row[0] >= entry.checked_from and not has_time(*row):
+            raise damaged(file, {entry.name: [(row[0], row[0])]}, "not as they were stored")
         elif row[1] >= time:
             high, found = middle, row[0]
         else:
@@ -199,8 +281,139 @@ def _first_from(connection: sqlite3.Connection, entry: Entry, time: int) -> int:
     return found
 
 
-def _last_before(connection: sqlite3.Connection, entry: Entry, time: int) -> int:
+def _last_before(connection: sqlite3.Connection, file: Path, entry: Entry, time: int) -> int:
     row = connection.execute(
-        f"SELECT max(sequence) FROM {entry.table} WHERE sequence < ?", (_first_from(connection, entry, time),)
+        f"SELECT max(sequence) FROM {entry.table} WHERE sequence < ?", (_first_from(connection, file, entry, time),)
     ).fetchone()
     return entry.first - 1 if row[0] is None else int(row[0])
+
+
+class _Chain(msgspec.Struct, frozen=True):
+    """Rows of a batch whose checksums continue each other: from one place up to another."""
+
+    start: int
+    end: int
+    before: Sequence[int]
+    after: Sequence[int]
+
+
+def _chains(sums: bytes | None, sequences: Sequence[int]) -> list[_Chain]:
+    """Find the rows whose checksums continue each other; ValueError if there are not as many as rows."""
+    import numpy as np
+
+    if sums is None or len(sums) != SUMS_SIZE * len(sequences):
+        raise ValueError("checksums are missing")
+    every = np.frombuffer(sums, "<u4").reshape(len(sequences), 2, 5).copy()
+    every[:, :, Sums._fields.index("time")] ^= np.array(sequences).astype(np.uint32)[:, None]
+    breaks = np.flatnonzero((every[1:, 0] != every[:-1, 1]).any(axis=1)) + 1
+    edges = [0, *breaks.tolist(), len(sequences)]
+    return [_Chain(start, end, every[start, 0].tolist(), every[end - 1, 1].tolist()) for start, end in pairwise(edges)]
+
+
+def _verify(part: _Chain, column: str, data: bytes | memoryview) -> None:
+    """Raise ValueError unless the values of a chain lead from one checksum to the other."""
+    place = Sums._fields.index(column)
+    if adler32(data, part.before[place]) != part.after[place]:
+        raise ValueError(f"{column}: not as it was stored")
+
+
+def _values(part: _Chain, joined: bytes, ends: np.ndarray[Any, Any], offset: int = 0) -> memoryview:
+    """Return the values of a chain, and their separators, out of joined ones that begin at an offset."""
+    place = offset + part.start
+    start = int(ends[place - 1]) + 1 if place else 0
+    return memoryview(joined)[start : int(ends[offset + part.end - 1]) + 1]
+
+
+def _split(
+    count: int,
+    joined: bytes,
+    topics: bytes | None,
+    boxes: bytes | None,
+    find_chains: Callable[[Sequence[int]], Sequence[_Chain]],
+    first: int | None = None,
+    time: int | None = None,
+) -> Run:
+    """Take a joined batch apart and verify it; ValueError if a value holds the separator or is not as it was stored.
+
+    Identifiers come first, then payloads, then times unless all have one, then sequences unless they are numbered from
+    the `first` one on. Without `topics` all topics are empty. The chains are found by the sequences.
+    """
+    import numpy as np  # large, as is Arrow: only servers wait for it
+    import pyarrow as pa
+
+    from aviso_server.model.batch import ArrowRun
+
+    columns = 2 + (time is None) + (first is None)
+    ends = _ends(joined, columns * count)
+    values = _without_separators(joined, ends)
+    identifiers, payloads, *more = [values.slice(place * count, count) for place in range(columns)]
+    verified = [("identifier", joined, ends, 0), ("payload", joined, ends, count)]
+    constant: dict[str, bytes] = {}
+    if time is None:
+        times = more[0]
+        verified.append(("time", joined, ends, 2 * count))
+    else:
+        times = pa.repeat(pa.scalar(b"%d" % time, pa.binary()), count)
+        constant["time"] = b"%d\x1f" % time
+    if boxes is None:
+        constant["box"] = _END
+    else:
+        verified.append(("box", boxes, _ends(boxes, count), 0))
+    if topics is not None:
+        verified.append(("topic", topics, _ends(topics, count), 0))
+    if first is None:
+        sequences = more[-1]
+        numbers = sequences.cast(pa.string()).cast(pa.int64()).to_numpy()
+    else:
+        numbers = np.arange(first, first + count)
+        sequences = pa.array(numbers).cast(pa.string()).cast(pa.binary())
+    for part in find_chains(numbers):
+        for column, text, its_ends, offset in verified:
+            _verify(part, column, _values(part, text, its_ends, offset))
+        for column, text in constant.items():
+            _verify(part, column, text * (part.end - part.start))
+    places = None if boxes is None else partial(_unpacked, boxes)
+    topic = SEPARATOR * (count - 1) if topics is None else topics.decode()[:-1]
+    return ArrowRun(sequences, times, partial(topic.split, SEPARATOR), identifiers, payloads, places)
+
+
+def _overlapping(boxes: bytes, box: Box) -> list[int]:
+    """Return which of some joined boxes overlap another one."""
+    import numpy as np
+
+    texts = boxes.decode().split(SEPARATOR)[:-1]
+    corners = np.frombuffer(bytes.fromhex("".join([text or _NOWHERE for text in texts])), "<f8").reshape(len(texts), 4)
+    min_lat, min_lon, max_lat, max_lon = corners.T
+    overlap = (min_lat <= box.max_lat) & (max_lat >= box.min_lat) & (min_lon <= box.max_lon) & (max_lon >= box.min_lon)
+    return np.flatnonzero(overlap).tolist()
+
+
+def _ends(joined: bytes, count: int) -> np.ndarray[Any, Any]:
+    """Find the separators; ValueError if there are not as many as values."""
+    import numpy as np
+
+    ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == ord(SEPARATOR))
+    if len(ends) != count:
+        raise ValueError("a value holds the separator")
+    return ends
+
+
+def _without_separators(joined: bytes, ends: np.ndarray[Any, Any]) -> pa.BinaryArray:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    offsets = np.empty(len(ends) + 1, np.int32)
+    offsets[0] = 0
+    np.add(ends, 1, out=offsets[1:], casting="same_kind")
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
+    values = pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
+    return pc.binary_slice(values, 0, -1)  # a copy, but one that Python's lock is not held for
+
+
+def _unpacked(boxes: bytes) -> list[Box | None]:
+    return [_unpack_hex(box) for box in boxes.decode().split(SEPARATOR)[:-1]]
+
+
+def _unpack_hex(text: str) -> Box | None:
+    return Box(*PACKED_BOX.unpack(bytes.fromhex(text))) if text else None

@@ -1,17 +1,12 @@
-"""The identifier field types, one file each; a new one is added by its file and one line here."""
+"""The identifier field types; a new one is a class and one line here."""
 
 from __future__ import annotations
 
-from aviso_server.model.fields.base import Field, SpatialField
-from aviso_server.model.fields.date import DateField
-from aviso_server.model.fields.enum import EnumField
-from aviso_server.model.fields.expver import ExpverField
-from aviso_server.model.fields.float import FloatField
-from aviso_server.model.fields.integer import IntField
-from aviso_server.model.fields.point_cloud import PointCloudField
-from aviso_server.model.fields.polygon import PolygonField
-from aviso_server.model.fields.string import StringField
-from aviso_server.model.fields.time import TimeField
+from aviso_server.model.fields.areas import PointCloudField, PolygonField
+from aviso_server.model.fields.dates import DateField, TimeField
+from aviso_server.model.fields.field import Field, SpatialField
+from aviso_server.model.fields.numbers import FloatField, IntField
+from aviso_server.model.fields.texts import EnumField, ExpverField, StringField
 
 __all__ = ["FIELD_TYPES", "Field", "SpatialField"]
 

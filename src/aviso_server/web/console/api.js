@@ -12,6 +12,7 @@ export class Refusal extends Error {
     this.status = status;
     this.code = members.code ?? "";
     this.details = members.details ?? "";
+    this.errors = members.errors ?? []; // everything that is wrong, if it is more than one thing
     this.requestId = members.request_id ?? "";
   }
 
@@ -26,11 +27,11 @@ export class Refusal extends Error {
 
   /** What the reader of the page can do about it. */
   get advice() {
-    if (this.status === 0) return "Is the server running? The page tries again when you do.";
+    if (this.status === 0) return "Is the server running? Check it, then try again.";
     if (this.status === 401) return "Sign in at the top of the page with a token that this server accepts.";
     if (this.status === 403) return "Your token does not allow this. Sign in with one that does.";
     if (this.status === 429) return "Wait a moment, then try again.";
-    if (this.status >= 500) return `Ask whoever runs the server, and name the request ${this.requestId}.`;
+    if (this.status >= 500) return `Report this to the operator of the server, with the request id ${this.requestId}.`;
     return "";
   }
 }

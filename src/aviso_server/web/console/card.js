@@ -9,7 +9,7 @@ const LONG = 44; // characters of a value that a card shows
 /** A card. `onPick` hears that the event is to be shown on the map; `why` asks for the reasons that it came. */
 export function card(event, onPick, why) {
   const values = Object.entries(event.data.identifier).map(([name, value]) => element("span", { class: "value" },
-    element("span", { class: "name" }, name), " ", shown(value)));
+    element("span", { class: "name" }, name), " ", shown(name, value)));
   return element("article", { class: "card", "data-id": event.id },
     element("header", {},
       element("span", { class: "sequence", title: event.id }, `#${event.sequence}`),
@@ -28,7 +28,7 @@ function reasons(event, why) {
     place.hidden = !place.hidden;
     opener.setAttribute("aria-expanded", String(!place.hidden));
     if (place.hidden || place.dataset.answered) return;
-    place.replaceChildren("Asking …");
+    place.replaceChildren("Checking …");
     try {
       place.replaceChildren(...await why(event.id));
       place.dataset.answered = "yes";
@@ -56,9 +56,9 @@ function payload(event) {
 }
 
 /** A value of an identifier; of a place on the map only how large it is, for the map has the rest. */
-function shown(value) {
-  if (Array.isArray(value)) return several(value.length, "point");
-  const pairs = /^\(-?[\d.]+,/.test(value) ? parsePairs(value) : null;
+function shown(name, value) {
+  if (name === "point_cloud" && Array.isArray(value)) return several(value.length, "point");
+  const pairs = Array.isArray(value) ? value : /^\(-?[\d.]+,/.test(value) ? parsePairs(value) : null;
   return pairs ? `area with ${several(pairs.length - 1, "corner")}` : short(value);
 }
 

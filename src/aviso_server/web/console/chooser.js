@@ -1,11 +1,12 @@
 // Which event type, and its form: the left side of Live, History and Publish.
 
 import { eventTypes, hasPlace, takesAnyEventType } from "./catalogue.js";
-import { element, newId } from "./dom.js";
+import { button, element, newId } from "./dom.js";
 import { IdentifierForm } from "./form.js";
 import { GenericForm } from "./generic_form.js";
 import { several } from "./numbers.js";
 
+const NARROW = "(max-width: 56rem)"; // as in the style sheets
 const OTHER = "*other*";
 
 /** A list of event types and the form of the chosen one. `onChange` hears of every change to either. */
@@ -20,7 +21,8 @@ export class Chooser {
     this.#about = element("p", { class: "field-hint" });
     this.#place = element("div");
     this.node = element("div", { class: "chooser", onchange: onChange, oninput: onChange },
-      element("div", { class: "field" }, element("label", { for: id }, "Event type"), this.select, this.#about), this.#place);
+      element("div", { class: "field" }, element("label", { for: id }, "Event type"), this.select, this.#about), this.#place,
+      button("Change the filter", () => this.node.classList.remove("folded"), { class: "button small unfold" }));
     this.ready = this.#load();
     this.#onChange = onChange;
   }
@@ -49,6 +51,13 @@ export class Chooser {
     return { event_type: this.eventType, identifier: this.form.read() };
   }
 
+  /** Make room for what comes on a narrow screen, and bring it into view. */
+  fold(results) {
+    if (!matchMedia(NARROW).matches) return;
+    this.node.classList.add("folded");
+    results.scrollIntoView({ block: "start" });
+  }
+
   /** Choose an event type, if it is there. */
   choose(name) {
     if (!(name in this.#types)) return;
@@ -75,7 +84,7 @@ export class Chooser {
     this.#map.showArea("polygon", null);
     if (name === OTHER) {
       this.form = this.#generic ??= new GenericForm(this.#mode);
-      this.#about.textContent = "This server also takes event types that nobody configured.";
+      this.#about.textContent = "This server also accepts event types that are not configured.";
     } else {
       const schema = this.#types[name];
       this.form = this.#configured;

@@ -48,7 +48,7 @@ export async function copy(text, pressed) {
     await navigator.clipboard.writeText(text);
     pressed.textContent = "Copied";
   } catch {
-    pressed.textContent = "Select it by hand"; // without TLS some browsers keep the clipboard shut
+    pressed.textContent = "Copy it by hand"; // without TLS some browsers keep the clipboard shut
   }
   announce(pressed.textContent);
   setTimeout(() => { pressed.textContent = before; }, 1600);

@@ -19,7 +19,7 @@ export class BackTest {
     this.#request = request;
     this.#refused = refused;
     const id = newId("back-test");
-    this.button = button("Back-test", () => this.#open(), { "aria-controls": id, "aria-expanded": "false", title: "What this filter means, and what it would have brought" });
+    this.button = button("Back-test", () => this.#open(), { "aria-controls": id, "aria-expanded": "false", title: "What this filter means, and what it would have matched" });
     this.#days = element("select", { "aria-label": "Time to try it on", onchange: () => this.#run() },
       SPANS.map(([days, words]) => element("option", { value: days, selected: days === 7 }, words)));
     this.#notice = new Notice();
@@ -73,7 +73,7 @@ export class BackTest {
   #show(meaning, { count, days, source, times }) {
     const span = SPANS.find(([each]) => each === days)[1];
     const found = count ? several(count, "notification") : "No notification";
-    this.#notice.say(count ? "good" : "calm", `${found} of the ${span} would have come.`, count ? `Counted in the ${source.join(" and the ")}.` : "");
+    this.#notice.say(count ? "good" : "calm", `${found} of the ${span} would have matched.`, count ? `Counted in the ${source.join(" and the ")}.` : "");
     const rows = times.counts.filter((each) => each.count).map((each) => ({ time: each.start, count: each.count }));
     const [from, last] = [times.counts[0].start, times.counts[times.counts.length - 1].start];
     const to = new Date(Date.parse(last) + UNITS[times.unit]).toISOString();
@@ -84,7 +84,7 @@ export class BackTest {
 
 /** Why a notification passes the filter that brought it: every clause, and what it saw. */
 export async function whyHere(filter, id) {
-  const { notification } = await explain(filter, { days: 1, notification_id: id });
+  const { notification } = await explain(filter, { days: 0, notification_id: id });
   return [
     element("p", {}, notification.sentence),
     element("ul", { class: "clauses" }, notification.clauses.map(({ passed, sentence, seen }) => element("li", { "data-passed": String(passed) },

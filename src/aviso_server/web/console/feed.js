@@ -2,7 +2,8 @@
 
 import { card } from "./card.js";
 import { element, newId } from "./dom.js";
-import { shapeOf } from "./geometry.js";
+import { cellsOf, shapeOf } from "./geometry.js";
+import { Legend } from "./legend.js";
 import { count, perSecond, several } from "./numbers.js";
 
 const CARDS = 60;
@@ -25,7 +26,7 @@ export class Feed {
     this.#list = element("div", { class: "cards", role: "feed", "aria-label": "Notifications, newest first", "aria-busy": "false" });
     const id = newId("search");
     this.search = element("input", {
-      id, type: "search", placeholder: "Search in what came", "aria-label": "Search in what came", class: "search", oninput: () => this.redraw(),
+      id, type: "search", placeholder: "Search notifications", "aria-label": "Search notifications", class: "search", oninput: () => this.redraw(),
     });
     this.pauseButton = element("button", { type: "button", class: "button small", "aria-pressed": "false", hidden: !live, onclick: () => this.#pause() }, "Pause");
     const clear = element("button", { type: "button", class: "button quiet small", onclick: () => this.clear() }, "Clear");
@@ -33,6 +34,7 @@ export class Feed {
     this.node = element("section", { class: "feed panel", "aria-label": "Notifications" },
       element("div", { class: "toolbar" }, this.search, this.pauseButton, clear), this.#counts, this.#list);
     map.onPick = (event) => this.#pick(event);
+    this.#legend = new Legend(map, () => this.redraw());
     this.#show();
     setInterval(() => this.#tick(), 1000);
   }
@@ -42,6 +44,9 @@ export class Feed {
   #empty;
   #list;
   #counts;
+  #legend;
+  #fitted = false;
+  #growing = false;
   #events = [];
   #frozen = null; // what is shown while paused
   #span = null;
@@ -77,6 +82,7 @@ export class Feed {
   /** Forget everything. */
   clear() {
     this.#events = [];
+    this.#fitted = false;
     this.#frozen = this.#frozen && [];
     this.received = 0;
     this.#list.replaceChildren(); // cards of another question would give the wrong reasons
@@ -105,20 +111,39 @@ export class Feed {
     const shapes = [];
     for (const event of shown) {
       event.shape ??= shapeOf(event.data.identifier) ?? false;
-      if (event.shape && shapes.push(event) === SHAPES) break;
+      if (event.shape) shapes.push(event);
     }
-    this.map.showEvents(shapes.reverse());
+    this.#showShapes(shapes);
     this.#showCards(shown.slice(0, CARDS));
     this.#say(shown.length);
   }
 
-  /** What passes search and time, newest first and no more than is ever drawn. */
+  /** A few hundred by themselves, more of them as how many there are in each cell. */
+  #showShapes(newestFirst) {
+    const dense = newestFirst.length > SHAPES;
+    const [cells, highest] = dense ? cellsOf(newestFirst) : [[], 1];
+    if (dense) this.#legend.density(highest);
+    else this.#legend.colour(newestFirst);
+    this.map.showCells(cells, highest);
+    this.map.showEvents(dense ? [] : newestFirst.reverse());
+    if (this.#fitted || !newestFirst.length) return;
+    this.#fitted = this.#live || !this.#growing; // the past comes within seconds: look again until it is all there
+    this.map.fit(true);
+  }
+
+  /** Say whether more of the past is coming: the map follows it until then. */
+  growing(more) {
+    this.#growing = more;
+    this.redraw();
+  }
+
+  /** What passes search and time, newest first. */
   #shown() {
     const words = this.search.value.trim().toLowerCase();
     const source = this.#frozen ?? this.#events;
     const from = Math.max(0, source.length - this.#kept);
     const shown = [];
-    for (let place = source.length - 1; place >= from && shown.length < 2 * SHAPES; place -= 1) {
+    for (let place = source.length - 1; place >= from; place -= 1) {
       const event = source[place];
       if (words && !(event.words ??= textOf(event)).includes(words)) continue;
       if (this.#span && !within(event, this.#span)) continue;
@@ -139,16 +164,28 @@ export class Feed {
   }
 
   #nothing() {
-    const words = this.#events.length ? "Nothing of what came matches your search." : this.#empty;
-    return element("p", { class: "empty" }, words);
+    return element("p", { class: "empty" }, this.#whyNothing());
+  }
+
+  #whyNothing() {
+    if (!this.#events.length) return this.#empty;
+    if (this.#cut()) return `The page keeps only the newest ${count(this.#kept)} notifications, and these are older. Choose Replay only this to load them.`;
+    return this.search.value.trim() ? "No notification matches your search." : "No notification in this time.";
+  }
+
+  /** Whether the chosen time reaches back to events that the page has dropped. */
+  #cut() {
+    if (!this.#span || this.received <= this.#kept) return false;
+    return this.#span[0] < millisecondsOf(this.#events[this.#events.length - this.#kept]);
   }
 
   #say(matching) {
     const paused = this.#frozen ? this.#events.length - this.#frozen.length : 0;
-    const narrowed = this.search.value.trim() || this.#span ? `${matching >= 2 * SHAPES ? "more than " : ""}${count(matching)} match` : "";
+    const narrowed = this.search.value.trim() || this.#span ? `${count(matching)} match` : "";
+    const older = this.#cut() ? "older ones are not on the page" : "";
     const cut = this.received > CARDS ? `the newest ${CARDS} as cards` : "";
     const rate = this.#live ? perSecond(this.rate) : "";
-    const parts = [several(this.received, "notification"), rate, narrowed, cut, paused > 0 ? `${count(paused)} more since the pause` : ""];
+    const parts = [several(this.received, "notification"), rate, narrowed, older, cut, paused > 0 ? `${count(paused)} new since the pause` : ""];
     this.#counts.textContent = parts.filter(Boolean).join(" · ");
   }
 
@@ -161,7 +198,7 @@ export class Feed {
 
   #pause() {
     this.#frozen = this.#frozen ? null : this.#events.slice();
-    this.pauseButton.textContent = this.#frozen ? "Go on" : "Pause";
+    this.pauseButton.textContent = this.#frozen ? "Resume" : "Pause";
     this.pauseButton.setAttribute("aria-pressed", String(Boolean(this.#frozen)));
     this.redraw();
   }
@@ -179,6 +216,10 @@ function textOf(event) {
 }
 
 function within(event, [from, to]) {
-  const time = event.milliseconds ??= Date.parse(event.time);
+  const time = millisecondsOf(event);
   return time >= from && time <= to;
+}
+
+function millisecondsOf(event) {
+  return event.milliseconds ??= Date.parse(event.time);
 }

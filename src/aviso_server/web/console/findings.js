@@ -56,8 +56,8 @@ function when(instant) {
 }
 
 function auditWords({ at, verdict, seconds }) {
-  const said = { clean: "Nothing is wrong.", defects: "Something is wrong.", unchecked: "Not everything could be checked." }[verdict] ?? "";
-  return `${said} Looked at ${clock(at)} UTC, for ${several(Math.max(1, Math.round(seconds)), "second")}.`;
+  const said = { clean: "No defects.", defects: "Defects were found.", unchecked: "Not everything could be checked." }[verdict] ?? "";
+  return `${said} Audited at ${clock(at)} UTC in ${several(Math.max(1, Math.round(seconds)), "second")}.`;
 }
 
 function auditTable({ streams }) {
@@ -66,7 +66,7 @@ function auditTable({ streams }) {
     element("code", {}, stream.event_type), element("span", { class: KINDS[stream.verdict] ?? "" }, stream.verdict),
     count(stream.defects), count(stream.acknowledged), count(stream.lag), defects(stream.first_defects),
   ]);
-  return table("Audit", heads, rows, "There was no stream to look at.");
+  return table("Audit", heads, rows, "No stream was audited.");
 }
 
 function defects(found) {
@@ -79,9 +79,9 @@ function defects(found) {
 }
 
 function latenessWords({ learned_at: learned, watched, overdue_count: overdue, overdue: listed }) {
-  if (!learned) return "What is usual is not learned yet.";
-  const more = overdue > listed.length ? ` The ${count(listed.length)} overdue for longest are listed.` : "";
-  return `${several(watched, "combination")} expected at some time, as learned ${clock(learned)} UTC.${more}`;
+  if (!learned) return "The schedule has not been learned yet.";
+  const more = overdue > listed.length ? ` Showing the ${count(listed.length)} that are overdue the longest.` : "";
+  return `${several(watched, "combination")} expected. Schedule learned ${clock(learned)} UTC.${more}`;
 }
 
 function latenessTable({ overdue }) {
@@ -90,8 +90,8 @@ function latenessTable({ overdue }) {
 }
 
 function quarantineWords({ count: all, tables }) {
-  const newest = all > tables.length ? ` Of ${several(all, "table")} the newest ${count(tables.length)} are listed.` : "";
-  return `Rows that loads have refused; the tables are in the folder quarantine in archive.work_path.${newest}`;
+  const newest = all > tables.length ? ` Showing the newest ${count(tables.length)} of ${several(all, "table")}.` : "";
+  return `Rows refused by loads. The tables are in the folder quarantine in archive.work_path.${newest}`;
 }
 
 function quarantineTable({ tables }) {

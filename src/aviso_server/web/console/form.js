@@ -56,7 +56,7 @@ export class IdentifierForm {
   #addArea(schema) {
     const id = newId("area");
     const needed = ["polygon", "point_cloud"].some((name) => schema.identifier[name]?.required);
-    const described = { required: needed, description: "Only events that touch it on the map." };
+    const described = { required: needed, description: "Only events that overlap it." };
     this.#area = wantedPlace(this.map, id, hasPlace(schema) ? ["polygon", "point"] : ["polygon"], needed);
     this.#rows.set(AREA, new Row("area", described, this.mode, this.#area, id));
   }
@@ -87,12 +87,16 @@ export class IdentifierForm {
   /** Put a refusal at the field it is about; false if it is about none of them. */
   showRefusal(refusal) {
     this.clearRefusal();
-    let name = refusal.fieldOf([...Object.keys(this.#schema.identifier), "polygon", "point"]);
-    if (this.#area && ["polygon", "point", "point_cloud"].includes(name)) name = AREA;
-    const row = this.#rows.get(name);
+    for (const { field, message } of refusal.errors) this.#rowOf(field)?.complain(message);
+    const row = this.#rowOf(refusal.fieldOf([...Object.keys(this.#schema.identifier), "polygon", "point"]));
     if (!row) return false;
     row.complain(refusal.message + (refusal.details ? ` ${refusal.details}` : ""));
     return true;
+  }
+
+  #rowOf(name) {
+    const area = this.#area && ["polygon", "point", "point_cloud"].includes(name);
+    return this.#rows.get(area ? AREA : name);
   }
 
   /** Forget about refusals. */
@@ -117,7 +121,7 @@ class Row {
     this.#error = element("p", { class: "field-error", id: `${id}-error`, hidden: true });
     const hint = field.description ? element("p", { class: "field-hint", id: `${id}-hint` }, field.description) : null;
     const must = mode === "filter" && field.required && everything(field) === undefined;
-    const words = [name, must ? element("span", { class: "needed" }, "needed") : null];
+    const words = [name, must ? element("span", { class: "needed" }, "required") : null];
     this.node = control.grouped
       ? element("fieldset", { class: "field" }, element("legend", {}, words), control.node, hint, this.#error)
       : element("div", { class: "field" }, element("label", { for: id }, words), control.node, hint, this.#error);

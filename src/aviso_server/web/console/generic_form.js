@@ -12,7 +12,7 @@ export class GenericForm {
       element("div", { class: "field" }, element("label", { for: this.name.id }, "Name of the event type"), this.name),
       element("fieldset", { class: "field" }, element("legend", {}, "Keys and values"), this.#rows,
         button("Add a key", () => this.#add("", ""), { class: "button small" }),
-        element("p", { class: "field-hint" }, mode === "filter" ? "The same keys as were published; * stands for any value." : "Any keys; no value may be empty.")));
+        element("p", { class: "field-hint" }, mode === "filter" ? "The keys that were published; * means any value." : "Any keys; values must not be empty.")));
     this.#add("place", mode === "filter" ? "*" : "oslo");
   }
 

@@ -2,8 +2,9 @@
 
 const STEP = 2; // degrees between two points of an edge, so that it is drawn straight in latitude and longitude
 
-/** The pairs in "(lat,lon,lat,lon,…)", null if the text is no list of pairs. */
+/** The pairs in "(lat,lon,lat,lon,…)" or "[[lat,lon],…]", null if the text is no list of pairs. */
 export function parsePairs(text) {
+  if (text.trim().startsWith("[")) text = text.replace(/[[\]]/g, "");
   const numbers = text.trim().replace(/^\(|\)$/g, "").split(",").map((part) => (part.trim() === "" ? NaN : Number(part)));
   if (numbers.length < 2 || numbers.length % 2 || numbers.some(Number.isNaN)) return null;
   return Array.from({ length: numbers.length / 2 }, (_, place) => [numbers[2 * place], numbers[2 * place + 1]]);
@@ -31,8 +32,8 @@ export function rounded([latitude, longitude]) {
 export function shapeOf(identifier) {
   const cloud = identifier.point_cloud;
   if (Array.isArray(cloud)) return pointsShape(cloud);
-  const text = identifier.polygon ?? Object.values(identifier).find((value) => /^\(-?[\d.]+,/.test(value));
-  const pairs = typeof text === "string" ? parsePairs(text) : null;
+  const area = identifier.polygon ?? Object.values(identifier).find((value) => /^\(-?[\d.]+,/.test(value));
+  const pairs = typeof area === "string" ? parsePairs(area) : area;
   return pairs && pairs.length > 3 ? ringShape(pairs) : null;
 }
 
@@ -57,6 +58,21 @@ export function ringShape(pairs) {
   if (signedArea(ring) > 0) ring.reverse();
   ring.push(ring[0]);
   return { type: "Polygon", coordinates: [ring] };
+}
+
+/** Cells of one degree as [south, west, count] around the middles of events with a shape, and the highest count. */
+export function cellsOf(events) {
+  const counts = new Map();
+  let highest = 1;
+  for (const event of events) {
+    const [latitude, longitude] = event.middle ??= middleOf(event.shape);
+    const key = Math.floor(latitude) * 1000 + Math.floor(longitude);
+    const number = (counts.get(key) ?? 0) + 1;
+    counts.set(key, number);
+    if (number > highest) highest = number;
+  }
+  const corner = (key) => [Math.round(key / 1000), key - 1000 * Math.round(key / 1000)];
+  return [[...counts].map(([key, number]) => [...corner(key), number]), highest];
 }
 
 /** The middle of a shape as [latitude, longitude]. */

@@ -1,7 +1,7 @@
 // When things happened: bars over time, and a part of it to choose by dragging or with the keyboard.
 
 import { drawing, element } from "./dom.js";
-import { clock, several } from "./numbers.js";
+import { clock, duration, several } from "./numbers.js";
 
 const MOST = 120; // bars
 const FEWEST = 40;
@@ -21,7 +21,8 @@ export class Histogram {
     this.#from = slider("First bar of the chosen time");
     this.#to = slider("Last bar of the chosen time");
     this.#sliders = element("div", { class: "brush-sliders" }, this.#from, this.#to);
-    this.node = element("div", { class: "histogram", hidden: true }, this.#picture, this.#axis, this.#sliders);
+    this.#height = element("p", { class: "soft" });
+    this.node = element("div", { class: "histogram", hidden: true }, this.#height, this.#picture, this.#axis, this.#sliders);
     this.#listen();
   }
 
@@ -30,6 +31,7 @@ export class Histogram {
   #brush;
   #picture;
   #axis;
+  #height;
   #from;
   #to;
   #sliders;
@@ -87,6 +89,7 @@ export class Histogram {
     this.node.hidden = false;
     const [first, last] = this.#range();
     const highest = Math.max(...this.#counts.values());
+    this.#height.textContent = `At most ${several(highest, "notification")} in ${duration(this.#width / 1000)}`;
     const step = WIDTH / (last - first + 1);
     const rects = [];
     for (const [bar, number] of this.#counts) {

@@ -10,8 +10,9 @@ import { insight, whatThereIs } from "./views/insight.js";
 import { live } from "./views/live.js";
 import { operate } from "./views/operate.js";
 import { publish } from "./views/publish.js";
+import { subscriptions } from "./views/subscriptions.js";
 
-const VIEWS = { live, history, insight, publish, operate, api: apiPage };
+const VIEWS = { live, history, insight, subscriptions, publish, operate, api: apiPage };
 const READY_PACE = 15_000;
 
 const main = document.getElementById("main");
@@ -53,7 +54,7 @@ async function showState() {
     place.textContent = "Ready";
   } catch (problem) {
     place.dataset.state = "away";
-    place.textContent = problem.status ? "Not ready" : "Out of reach";
+    place.textContent = problem.status ? "Not ready" : "Unreachable";
   }
 }
 

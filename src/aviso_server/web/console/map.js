@@ -6,6 +6,7 @@ import { feature, geoEqualEarth, geoGraticule10, geoPath } from "../vendor/geo.j
 
 const OUTLINES = new URL("../vendor/land-110m.json", import.meta.url);
 const CLOSEST = 40;
+const WORLD = [12, 8]; // the middle of the whole world
 const FRESH = 2500; // milliseconds for which an event that has just come stands out
 
 let land = null;
@@ -29,8 +30,10 @@ export class WorldMap {
     const zoom = element("div", { class: "map-zoom" },
       element("button", { type: "button", "aria-label": "Zoom in", onclick: () => this.zoomBy(1.6) }, "+"),
       element("button", { type: "button", "aria-label": "Zoom out", onclick: () => this.zoomBy(1 / 1.6) }, "−"),
+      element("button", { type: "button", "aria-label": "Fit to what came", title: "Fit to what came", onclick: () => this.fit() }, "◉"),
       element("button", { type: "button", "aria-label": "Whole world", onclick: () => this.showWorld() }, "◯"));
-    this.node = element("div", { class: "map" }, this.ground, this.canvas, this.hint, zoom);
+    this.legend = element("div", { class: "map-legend", hidden: true });
+    this.node = element("div", { class: "map" }, this.ground, this.canvas, this.hint, this.legend, zoom);
     this.pen = null;
     this.onPick = null;
     this.#projection = geoEqualEarth().precision(0.4);
@@ -50,7 +53,7 @@ export class WorldMap {
   #width = 0;
   #height = 0;
   #scale = 1;
-  #centre = [12, 8]; // latitude and longitude in the middle
+  #centre = WORLD; // latitude and longitude in the middle
   #events = [];
   #area = null;
   #cells = [];
@@ -60,7 +63,22 @@ export class WorldMap {
   #groundDue = false;
   #due = false;
 
-  /** Show these events, oldest first: objects with `shape`, `id` and `arrived`. */
+  #moved = false; // by hand: nothing else moves it then
+
+  /** Move so that all events and cells are to be seen, unless somebody has moved the map and `gently` is set. */
+  fit(gently = false) {
+    if (gently && this.#moved) return;
+    const box = boxAround(this.#events, this.#cells);
+    if (!box) return gently || this.showWorld();
+    const [south, west, north, east] = box;
+    const scale = Math.min(360 / (east - west + 4), 150 / (north - south + 3)) * 0.75;
+    this.#centre = [(south + north) / 2, (west + east) / 2];
+    this.#scale = Math.max(1, Math.min(CLOSEST / 3, scale));
+    if (this.#scale === 1) this.#centre = WORLD;
+    this.#viewChanged();
+  }
+
+  /** Show these events, oldest first: objects with `shape`, `id`, `arrived` and perhaps a `tint`. */
   showEvents(events) {
     this.#events = events;
     this.redraw();
@@ -93,13 +111,14 @@ export class WorldMap {
 
   /** Go back to the whole world. */
   showWorld() {
-    this.#centre = [12, 8];
+    this.#centre = WORLD;
     this.#scale = 1;
     this.#viewChanged();
   }
 
   /** Come closer, or go away with a factor below 1. */
   zoomBy(factor) {
+    this.#moved = true;
     this.#scale = Math.max(1, Math.min(CLOSEST, this.#scale * factor));
     this.#viewChanged();
   }
@@ -183,7 +202,7 @@ export class WorldMap {
       const fresh = now - each.arrived < FRESH;
       moving ||= fresh;
       const picked = each.id === this.#picked;
-      const colour = picked ? colours.picked : colours.event;
+      const colour = picked ? colours.picked : each.tint ?? colours.event;
       brush.globalAlpha = picked ? 1 : fresh ? 0.95 : 0.55;
       const filled = each.shape.type === "MultiPoint";
       paint(brush, () => path(each.shape), filled ? { fill: colour } : { stroke: colour, width: picked ? 2.6 : fresh ? 1.8 : 1.1 });
@@ -261,6 +280,7 @@ export class WorldMap {
   }
 
   #pan([latitude, longitude], x, y) {
+    this.#moved = true;
     const degrees = 180 / (Math.PI * this.#projection.scale());
     const east = ((((longitude - x * degrees) % 360) + 540) % 360) - 180;
     this.#centre = [Math.max(-80, Math.min(80, latitude + y * degrees)), east];
@@ -294,6 +314,18 @@ export class WorldMap {
     else return;
     event.preventDefault();
   }
+}
+
+/** South, west, north and east of events and cells; null if there are none. */
+function boxAround(events, cells) {
+  const pairs = [
+    ...events.flatMap(({ shape }) => (shape.type === "Polygon" ? shape.coordinates[0] : shape.coordinates)),
+    ...cells.flatMap(([south, west]) => [[west, south], [west + 1, south + 1]]),
+  ];
+  if (!pairs.length) return null;
+  let box = [90, 180, -90, -180];
+  for (const [x, y] of pairs) box = [Math.min(box[0], y), Math.min(box[1], x), Math.max(box[2], y), Math.max(box[3], x)];
+  return box;
 }
 
 function paint(brush, trace, { fill, stroke, width = 1 }) {

@@ -44,6 +44,11 @@ export function clock(instant) {
   return text.slice(0, 10) === today ? text.slice(11, 19) : `${text.slice(0, 10)} ${text.slice(11, 19)}`;
 }
 
+/** Date and time of an instant, to the minute. */
+export function stamp(instant) {
+  return new Date(instant).toISOString().slice(0, 16).replace("T", " ");
+}
+
 /** Today in UTC as YYYY-MM-DD. */
 export function today() {
   return new Date().toISOString().slice(0, 10);

@@ -14,7 +14,7 @@ export function removal(onDone) {
   const one = element("input", { type: "checkbox", id: `${id}-one`, onchange: () => show() });
   const typed = element("input", { id: `${id}-typed`, type: "text", autocomplete: "off", spellcheck: "false", oninput: () => arm() });
   const typedLabel = element("label", { for: typed.id });
-  const go = button("Remove for good", () => remove(), { class: "button danger", disabled: true });
+  const go = button("Remove permanently", () => remove(), { class: "button danger", disabled: true });
   const confirm = element("div", { class: "row confirm", hidden: true }, typedLabel, typed, go);
   const sequenceRow = element("div", { class: "field", hidden: true }, element("label", { for: sequence.id }, "Sequence"), sequence);
   const oneRow = element("label", { class: "check" }, one, "only one notification");
@@ -45,7 +45,7 @@ export function removal(onDone) {
     } catch (problem) {
       return notice.refuse(problem);
     }
-    const warning = "Readers who have not seen them yet will never see them. Their numbers are not used again.";
+    const warning = "Readers who have not received them never will. Their sequences are not reused.";
     notice.say(plan.touched ? "busy" : "calm", ...plan.words, plan.touched ? warning : "");
     if (!plan.touched) return;
     typedLabel.textContent = `Type ${plan.word} to confirm`;
@@ -69,10 +69,10 @@ export function removal(onDone) {
 
   const node = element("section", { class: "panel removal" },
     element("h2", {}, "Remove notifications"),
-    element("p", { class: "soft" }, "First see what it would touch; nothing is removed before you type what it is called."),
+    element("p", { class: "soft" }, "Preview first. Nothing is removed until you type its name to confirm."),
     element("div", { class: "row" },
       element("div", { class: "field" }, element("label", { for: id }, "Of"), what), oneRow, sequenceRow,
-      button("See what it would touch", () => check())),
+      button("Preview", () => check())),
     notice.node, confirm);
   sequence.addEventListener("input", forget);
   return {

@@ -11,7 +11,7 @@ export const EVERYTHING = "*";
  * send. `stream` may be EVERYTHING; with a `sequence` it is about one notification only.
  */
 export async function planOf(stream, sequence) {
-  const [{ streams }, { archive = null }] = await Promise.all([ask("GET", "api/v1/admin/overview"), ask("GET", "ready")]);
+  const { streams, archive } = await ask("GET", "api/v1/admin/overview");
   if (stream === EVERYTHING) return ofAll(streams, archive);
   const found = streams.find((each) => each.stream === stream);
   return sequence === null ? ofStream(found, archive) : ofOne(found, sequence);
@@ -44,7 +44,7 @@ async function ofOne(stream, sequence) {
   const found = await lookUp(stream.event_type, sequence);
   const words = found
     ? [`This would remove 1 notification, ${word}, stored ${found.time}.`, JSON.stringify(found.data)]
-    : [`${word} is not held: nothing would be removed.`];
+    : [`${word} does not exist: nothing would be removed.`];
   return { touched: found ? 1 : 0, word, words, request: ["DELETE", `api/v1/admin/notification/${encodeURIComponent(word)}`] };
 }
 

@@ -86,7 +86,7 @@ function spark(kind, request) {
   const session = [
     "import json",
     "from pathlib import Path",
-    "from aviso_server.pipeline.session import open_session",
+    "from aviso_server.spark.session import open_session",
     "",
     `spark = open_session(Path("data/spark"), "local[2]")`,
   ];

@@ -10,15 +10,15 @@ export class SpanForm {
     const id = newId("begin");
     this.#kinds = Object.keys(KINDS).map((kind, place) =>
       element("input", { type: "radio", name: id, value: kind, checked: place === 0, onchange: () => this.#show() }));
-    this.#from = new Instant("Begin", Date.now() - 3_600_000);
-    this.#sequence = element("input", { type: "number", min: 0, value: 1, "aria-label": "Begin with sequence" });
+    this.#from = new Instant("Start", Date.now() - 3_600_000);
+    this.#sequence = element("input", { type: "number", min: 0, value: 1, "aria-label": "Start with sequence" });
     this.#to = new Instant("End", null);
     const chips = this.#kinds.map((input) => element("label", { class: "chip" }, input, element("span", {}, KINDS[input.value])));
     this.node = element("div", { class: "fields" },
-      element("fieldset", { class: "field" }, element("legend", {}, "Begin at"),
+      element("fieldset", { class: "field" }, element("legend", {}, "Start at"),
         element("div", { class: "chips" }, chips), this.#from.node, this.#sequence),
       element("fieldset", { class: "field" }, element("legend", {}, "End at"), this.#to.node,
-        element("p", { class: "field-hint" }, "Empty: go on to the newest. Times are UTC.")));
+        element("p", { class: "field-hint" }, "Leave empty for the newest. Times are UTC.")));
     this.#show();
   }
 

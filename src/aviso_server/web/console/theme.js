@@ -1,7 +1,7 @@
 // Light, dark, or as the system has it. Only this page's choice is remembered, and only while it is open.
 
 const ORDER = ["auto", "light", "dark"];
-const WORDS = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
+const WORDS = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
 
 /** Make a button go through the themes. */
 export function themeButton(pressed) {

@@ -24,14 +24,14 @@ export function apiPage() {
 
   const node = element("div", { class: "page" },
     element("h1", {}, "API"),
-    element("p", { class: "lead" }, "Everything this page does is open to your programs. Both descriptions are made from this server's own event types."),
+    element("p", { class: "lead" }, "Your programs can do everything this page does. Both descriptions are made from this server's event types."),
     element("ul", { class: "links" },
-      link("swagger-ui/", "Requests", "Every request to read and to try, from OpenAPI"),
-      link("api-docs/openapi.json", "openapi.json", "The requests as a machine reads them"),
-      link("api-docs/asyncapi.json", "asyncapi.json", "The streams as a machine reads them, AsyncAPI 3")),
+      link("swagger-ui/", "Requests", "Every request, to read and to try"),
+      link("api-docs/openapi.json", "openapi.json", "The requests, for programs"),
+      link("api-docs/asyncapi.json", "asyncapi.json", "The streams, for programs, AsyncAPI 3")),
     notice.node,
     element("section", { class: "panel" }, element("h2", {}, "Streams"),
-      element("p", { class: "soft" }, "What goes over the wire for each event type, from asyncapi.json."), list));
+      element("p", { class: "soft" }, "The messages of each event type, from asyncapi.json."), list));
   return { node, shown: load };
 }
 

@@ -15,7 +15,7 @@ import { showSnippets } from "../snippet_dialog.js";
 import { replay } from "../stream.js";
 
 const KEPT = 20_000;
-const EMPTY = "Choose where to begin and press Replay. What was published since then appears here.";
+const EMPTY = "Choose where to start and press Replay. What was published since then appears here.";
 
 /** The view. */
 export function history() {
@@ -51,6 +51,8 @@ export function history() {
     const request = { ...chooser.request(), ...span.read() };
     feed.why = (id) => whyHere(request, id);
     notice.say("busy", "Reading …");
+    feed.growing(true);
+    chooser.fold(stage);
     try {
       const origin = new Origin(await firstInLog(request.event_type));
       const ending = await replay(request, (events) => {
@@ -65,13 +67,14 @@ export function history() {
       else notice.refuse(problem);
     }
     running = null;
+    feed.growing(false);
     toggle.textContent = "Replay";
   }
 
   function conclude(ending, origin) {
     const found = several(feed.received, "notification");
     const kept = feed.received > KEPT ? `The page keeps the newest ${several(KEPT, "notification")}; a download has them all.` : "";
-    if (ending.type === "replay_completed") return notice.say("good", feed.received ? `${found}. ${origin}` : "Nothing was published that matches. Begin earlier, or ask for less.", kept);
+    if (ending.type === "replay_completed") return notice.say("good", feed.received ? `${found}. ${origin}` : "No notification matches. Start earlier, or widen the filter.", kept);
     notice.say("bad", `${found}, and there is more.`, ending.message, String(origin), kept);
   }
 
@@ -92,19 +95,20 @@ export function history() {
 
   chooser.ready.catch((problem) => notice.refuse(problem));
   const saves = Object.entries(FORMS).map(([form, { words }]) => button(form, () => save(form), { class: "button small", title: words }));
+  const stage = element("div", { class: "stage" },
+    element("div", { class: "panel result" }, notice.node, element("div", { class: "row" }, element("span", { class: "soft" }, "Download"), saves)),
+    backTest.node,
+    element("div", { class: "panel flush" }, map.node),
+    element("div", { class: "panel" }, element("h2", {}, "Over time"), histogram.node,
+      element("p", { class: "field-hint" }, "Drag over the bars to select a time."), chosen));
   const node = element("div", { class: "explorer" },
     element("section", { class: "panel setup", "aria-label": "What to replay" },
       element("h1", {}, "History"),
-      element("p", { class: "lead" }, "Ask the same about the past: nothing that is stored is too old."),
+      element("p", { class: "lead" }, "Replay what was published before, with the same filters."),
       span.node, chooser.node,
       element("div", { class: "row actions" }, toggle, backTest.button,
         button("Copy as code", () => showSnippets("replay", { ...chooser.request(), ...span.read() })))),
-    element("div", { class: "stage" },
-      element("div", { class: "panel result" }, notice.node, element("div", { class: "row" }, element("span", { class: "soft" }, "Download"), saves)),
-      backTest.node,
-      element("div", { class: "panel flush" }, map.node),
-      element("div", { class: "panel" }, element("h2", {}, "Over time"), histogram.node,
-        element("p", { class: "field-hint" }, "Drag over the bars to choose a part."), chosen)),
+    stage,
     feed.node);
   return { node, feed, shown: () => chooser.form.showOnMap() };
 }

@@ -5,7 +5,7 @@ import { ranking, timeBars, timeLines } from "../charts.js";
 import { announce, element, newId } from "../dom.js";
 import { WorldMap } from "../map.js";
 import { Notice } from "../notice.js";
-import { clock, count, several } from "../numbers.js";
+import { count, several, stamp } from "../numbers.js";
 import { onSession } from "../session.js";
 import { tile } from "../tile.js";
 
@@ -47,11 +47,11 @@ export function insight() {
   let asked = 0;
 
   async function start() {
-    there = await whatThereIs();
+    there = (await whatThereIs()).sort((one, other) => other.notifications - one.notifications); // the busiest first
     const before = type.value;
     type.replaceChildren(...there.map((each) => element("option", { value: each.event_type }, each.event_type)));
     content.hidden = !there.length;
-    if (!there.length) return notice.say("calm", "There is nothing yet.", "The tables are made from the archive every few minutes.");
+    if (!there.length) return notice.say("calm", "Nothing yet.", "The tables are updated from the archive every few minutes.");
     if (there.some((each) => each.event_type === before)) type.value = before;
     await choose();
   }
@@ -89,10 +89,10 @@ export function insight() {
     const total = found.hours.rows.reduce((sum, row) => sum + row.count, 0);
     tiles.replaceChildren(
       tile("Notifications", count(total), SPANS.find(([days]) => days === Number(span.value))[1]),
-      tile("Ever", count(found.hours.notifications), `since ${clock(found.hours.first)}`),
-      tile("Last", clock(found.hours.last), "UTC"),
+      tile("Ever", count(found.hours.notifications), `since ${stamp(found.hours.first)}`),
+      tile("Last", stamp(found.hours.last), "UTC"),
       ...(found.delays?.run ? [tile("Usual delay", duration(found.delays.run.percentiles[50]), `95 % within ${duration(found.delays.run.percentiles[95])}`)] : []),
-      tile("Up to date", clock(found.hours.updated), `to sequence ${count(found.hours.through)}`));
+      tile("Up to date", stamp(found.hours.updated), `to sequence ${count(found.hours.through)}`));
     hours.replaceChildren(timeBars(found.hours.rows, found.hours));
     showDelays(found.delays);
     where.hidden = !found.coverage?.cells.length;
@@ -114,8 +114,9 @@ export function insight() {
     field.replaceChildren(...fields.map((each) => element("option", { value: each.field, selected: each.field === before }, each.field)));
     const chosen = fields.find((each) => each.field === field.value);
     if (!chosen) return values.replaceChildren(element("p", { class: "empty" }, "No fields."));
-    const rows = chosen.values.slice(0, SHOWN);
-    const other = chosen.other + chosen.values.slice(SHOWN).reduce((sum, each) => sum + each.count, 0);
+    const bins = binned(chosen.values);
+    const rows = bins ?? chosen.values.slice(0, SHOWN);
+    const other = chosen.other + (bins ? 0 : chosen.values.slice(SHOWN).reduce((sum, each) => sum + each.count, 0));
     values.replaceChildren(ranking(`Values of ${chosen.field}`, other ? [...rows, { value: "all others", count: other }] : rows));
   }
 
@@ -125,7 +126,7 @@ export function insight() {
     seen.replaceChildren(element("table", { "aria-label": "First and last seen" },
       element("thead", {}, element("tr", {}, heads.map((head) => element("th", { scope: "col" }, head)))),
       element("tbody", {}, (chosen?.values ?? []).slice(0, SHOWN).map((each) => element("tr", {},
-        element("th", { scope: "row" }, each.value), [count(each.count), clock(each.first), clock(each.last)].map((cell, place) => element("td", { "data-head": heads[place + 1] }, cell)))))));
+        element("th", { scope: "row" }, each.value), [count(each.count), stamp(each.first), stamp(each.last)].map((cell, place) => element("td", { "data-head": heads[place + 1] }, cell)))))));
   }
 
   onSession(() => timer && start());
@@ -147,6 +148,30 @@ export function insight() {
       timer = null;
     },
   };
+}
+
+/** More numbers than are shown, as ranges from the lowest to the highest; null if they are not all numbers. */
+function binned(values) {
+  const numbers = values.map(({ value }) => (/^-?\d+(\.\d+)?$/.test(value) && !/^0\d/.test(value) ? Number(value) : NaN));
+  if (values.length <= SHOWN || numbers.some(Number.isNaN)) return null;
+  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+  const width = roundWidth((high - low) / (SHOWN - 2));
+  const first = Math.floor(low / width);
+  const bins = Array.from({ length: Math.floor(high / width) - first + 1 }, (_, place) => ({
+    value: `${tidy((first + place) * width)} to ${tidy((first + place + 1) * width)}`, count: 0,
+  }));
+  values.forEach(({ count: many }, place) => { bins[Math.floor(numbers[place] / width) - first].count += many; });
+  return bins;
+}
+
+/** The next of 1, 2, 5, 10, 20, … */
+function roundWidth(width) {
+  const unit = 10 ** Math.floor(Math.log10(width));
+  return unit * [1, 2, 5, 10].find((each) => each * unit >= width * 0.999999);
+}
+
+function tidy(number) {
+  return String(Number(number.toPrecision(12)));
 }
 
 function panel(title, ...children) {

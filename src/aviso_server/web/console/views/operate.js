@@ -13,6 +13,7 @@ import { tile } from "../tile.js";
 
 const PACE = 2000; // milliseconds between two looks
 const REMEMBERED = 60; // looks
+const THEIR_OWN = /^api\.request\.(parse|validation)\.failed$/; // events of requests that no operator can mend
 
 /** The view; it looks at the server only while it is shown. */
 export function operate() {
@@ -21,6 +22,9 @@ export function operate() {
   const streams = element("div", { class: "wide" });
   const watchers = element("div", { class: "wide" });
   const errors = element("div", { class: "wide" });
+  const refused = element("div", { class: "wide" });
+  const refusedWords = element("summary");
+  const refusals = element("details", { hidden: true }, refusedWords, refused);
   const content = element("div", { class: "stack", hidden: true });
   const findings = new Findings();
   const tool = removal(() => look());
@@ -32,14 +36,14 @@ export function operate() {
     if (asking) return;
     asking = true;
     try {
-      const [overview, ready] = await Promise.all([ask("GET", "api/v1/admin/overview"), ask("GET", "ready").catch(() => ({}))]);
+      const overview = await ask("GET", "api/v1/admin/overview");
       rates.add(overview);
-      show(overview, ready.archive ?? null);
+      show(overview, overview.archive);
       content.hidden = false;
       notice.clear();
     } catch (problem) {
       content.hidden = true;
-      if (problem.status === 401 || problem.status === 403) notice.say("calm", "Only administrators see this.", problem.advice);
+      if (problem.status === 401 || problem.status === 403) notice.say("calm", "Only administrators can see this.", problem.advice);
       else notice.refuse(problem);
     }
     asking = false;
@@ -49,18 +53,28 @@ export function operate() {
     const held = overview.streams.reduce((sum, stream) => sum + stream.count, 0);
     const live = overview.streams.reduce((sum, stream) => sum + stream.watchers.live, 0);
     const behind = overview.streams.reduce((sum, stream) => sum + stream.watchers.catching_up, 0);
+    const trouble = archive?.reason ?? Object.values(archive?.streams ?? {}).find((stream) => stream.last_error)?.last_error;
     tiles.replaceChildren(
       tile("Log", overview.log.kind, overview.log.connected ? "connected" : "away", overview.log.connected ? "good" : "bad"),
       tile("Notifications held", count(held), several(overview.streams.length, "stream")),
       tile("Published", perSecond(rates.total()), "over the last seconds"),
       tile("Watchers", count(live + behind), behind ? `${count(behind)} catching up` : "all up to date", behind ? "busy" : ""),
       tile("Connections", count(overview.connections), `aviso-server ${overview.version}`),
-      ...(archive ? [tile("Archive", archive.state, archive.reason ?? archiveWords(archive), archive.reason ? "bad" : "good")] : []),
+      ...(archive ? [tile("Archive", archive.state, trouble ?? archiveWords(archive), trouble ? "bad" : "good")] : []),
       ...findings.show(overview));
     streams.replaceChildren(streamTable(overview.streams, archive, rates));
     watchers.replaceChildren(watcherTable(overview.slowest_watchers));
-    errors.replaceChildren(errorTable(overview.recent_errors));
+    showErrors(overview.recent_errors);
     tool.offer(overview.streams);
+  }
+
+  /** What clients did wrong themselves is folded away from what an operator should know. */
+  function showErrors(records) {
+    const theirs = records.filter((record) => THEIR_OWN.test(record.event ?? ""));
+    errors.replaceChildren(errorTable("Recent warnings and errors", records.filter((record) => !theirs.includes(record))));
+    refusals.hidden = !theirs.length;
+    refusedWords.textContent = `${several(theirs.length, "request")} refused for faults of their own`;
+    refused.replaceChildren(errorTable("Refused requests", theirs));
   }
 
   function watchOver(on) {
@@ -76,11 +90,11 @@ export function operate() {
     element("section", { class: "panel" }, element("h2", {}, "Streams"), streams),
     ...findings.nodes,
     element("section", { class: "panel" }, element("h2", {}, "Slow watchers"), watchers),
-    element("section", { class: "panel" }, element("h2", {}, "Recent warnings and errors"), errors),
+    element("section", { class: "panel" }, element("h2", {}, "Recent warnings and errors"), errors, refusals),
     tool.node);
   const node = element("div", { class: "page" },
     element("h1", {}, "Operate"),
-    element("p", { class: "lead" }, "What this server holds and how it is doing. Looked at again every two seconds."),
+    element("p", { class: "lead" }, "What this server holds and how it is doing. Updated every two seconds."),
     notice.node, content);
   return { node, shown: () => watchOver(true), hidden: () => watchOver(false) };
 }
@@ -159,7 +173,7 @@ function archived(state) {
 }
 
 function lagWords(lag) {
-  if (lag === null || lag === undefined) return "lag not known";
+  if (lag === null || lag === undefined) return "lag unknown";
   return lag ? `${count(lag)} behind` : "up to date";
 }
 
@@ -171,11 +185,11 @@ function watcherTable(watchers) {
   return table("Slow watchers", ["Topic", "User", "State", "Behind", "Waiting", "Request"], rows, "Every watcher keeps up.");
 }
 
-function errorTable(records) {
+function errorTable(label, records) {
   const rows = records.slice(0, 20).map((record) => [
     element("time", { datetime: record.time }, clock(record.time)),
     element("span", { class: record.level === "ERROR" ? "bad" : "warn" }, record.level), record.message,
     record.request_id ? element("code", { class: "soft" }, record.request_id) : "",
   ]);
-  return table("Recent warnings and errors", ["Time", "Level", "Message", "Request"], rows, "None since the server started.");
+  return table(label, ["Time", "Level", "Message", "Request"], rows, "None since the server started.");
 }

@@ -29,12 +29,13 @@ export function publish() {
   }
 
   function preview() {
-    hint.textContent = chooser.needsPayload ? "JSON of any shape. This event type needs one." : "JSON of any shape, or empty.";
+    hint.textContent = chooser.needsPayload ? "Any JSON value. This event type requires one." : "Any JSON value, or empty.";
     try {
       shown.textContent = JSON.stringify(request(), null, 2);
       complain("");
       return true;
     } catch (problem) {
+      shown.textContent = "Nothing yet: the payload is not JSON.";
       complain(`The payload is not JSON: ${problem.message}`);
       return false;
     }
@@ -54,7 +55,7 @@ export function publish() {
     const whole = request();
     try {
       await send("POST", "api/v1/notification", { body: whole });
-      notice.say("good", "Stored. Everybody who watches for it has it now.");
+      notice.say("good", "Stored, and sent to everybody who watches for it.");
       recent.prepend(element("li", {}, element("time", {}, clock(Date.now())), `${whole.event_type} ${JSON.stringify(whole.identifier)}`));
       while (recent.childElementCount > MOST) recent.lastElementChild.remove();
     } catch (problem) {
@@ -68,11 +69,10 @@ export function publish() {
   const node = element("div", { class: "explorer two" },
     element("section", { class: "panel setup", "aria-label": "What to publish" },
       element("h1", {}, "Publish"),
-      element("p", { class: "lead" }, "Tell everybody who listens that something has happened. Fill in the fields and send it."),
+      element("p", { class: "lead" }, "Send a notification to everybody who watches for it."),
       chooser.node,
       element("div", { class: "field" }, element("label", { for: "payload" }, "Payload"), payload, hint, payloadError),
-      notice.node,
-      element("div", { class: "row actions" }, sendButton,
+      element("div", { class: "row actions" }, notice.node, sendButton,
         button("Copy as code", () => preview() && showSnippets("notification", request())))),
     element("div", { class: "stage" },
       element("div", { class: "panel flush" }, map.node),

@@ -1,0 +1,145 @@
+"""What Spark has left for people beside the archive: the verdict of the last audit, and tables of refused rows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from aviso_server.model.quarantine import KEY, Note, decode
+
+__all__ = ["MOST_TABLES", "LastAudit", "Quarantined", "StreamVerdict", "Summary"]
+
+logger = logging.getLogger(__name__)
+
+_FILE = Path("_audit") / "verdict.json"
+
+
+class StreamVerdict(msgspec.Struct, frozen=True):
+    """What was found out about a stream."""
+
+    event_type: str
+    verdict: str  # clean, defects or unchecked
+    defects: int  # sequences that have one
+    acknowledged: int
+    lag: int  # sequences that were not archived yet
+    first_defects: tuple[dict[str, Any], ...] = ()
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The verdict on all streams, and when it was given."""
+
+    at: str
+    verdict: str
+    seconds: float
+    streams: dict[str, StreamVerdict]
+
+
+_read = msgspec.json.Decoder(Summary).decode
+
+
+class LastAudit:
+    """The last audit; of an archive elsewhere only those that were made on this machine are known."""
+
+    def __init__(self, path: str, work: Path) -> None:
+        parts = urlsplit(path)
+        folder = work
+        if parts.scheme in ("", "file"):
+            folder = Path(unquote(parts.path)) if parts.scheme == "file" else Path(path)
+        self._file = folder / _FILE
+        self._seen: tuple[int, int] | None = None
+        self.summary: Summary | None = None  # None if there was none
+
+    async def look(self) -> None:
+        """See whether there is a new one."""
+        await asyncio.to_thread(self._look)
+
+    def describe(self) -> dict[str, Any] | None:
+        """The summary as JSON values."""
+        return None if self.summary is None else msgspec.to_builtins(self.summary)
+
+    def _look(self) -> None:
+        try:
+            facts = self._file.stat()
+            seen = facts.st_mtime_ns, facts.st_size
+            if seen != self._seen:
+                self.summary = _read(self._file.read_bytes())
+                self._seen = seen
+        except FileNotFoundError:
+            self.summary = self._seen = None
+        except (OSError, msgspec.DecodeError) as error:
+            if self._seen != (0, 0):
+                self._seen = 0, 0  # said once
+                logger.warning(
+                    "what the last audit found cannot be read: %s", error, extra={"event": "archive.audit.unreadable"}
+                )
+
+
+MOST_TABLES = 20
+"""Tables that are shown: the newest."""
+
+_TABLES = "refused-*.parquet"
+_Identity = tuple[int, int, int]
+
+
+class Quarantined:
+    """The tables of one folder. Only their ends are read, and each only once for as long as it stays as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, tuple[_Identity, Note | None]] = {}  # by name; None if it cannot be read
+
+    async def describe(self) -> dict[str, Any] | None:
+        """The newest tables as JSON values; None if there are none."""
+        return await asyncio.to_thread(self._describe)
+
+    def _describe(self) -> dict[str, Any] | None:
+        tables = self._tables()
+        if not tables:
+            return None
+        known = self._known
+        self._known = {
+            name: known[name] if name in known and known[name][0] == identity else (identity, self._note(name))
+            for identity, name in tables[:MOST_TABLES]
+        }
+        shown = [
+            {"file": name, **msgspec.to_builtins(note)} for name, (_, note) in self._known.items() if note is not None
+        ]
+        return {"count": len(tables), "tables": shown}
+
+    def _tables(self) -> list[tuple[_Identity, str]]:
+        """What there is, the newest first."""
+        found: list[tuple[_Identity, str]] = []
+        try:
+            for file in self._folder.glob(_TABLES):
+                with contextlib.suppress(FileNotFoundError):  # a load has just taken it away
+                    facts = file.stat()
+                    found.append(((facts.st_mtime_ns, facts.st_size, facts.st_ino), file.name))
+        except OSError as error:
+            self._complain(str(self._folder), error)
+        return sorted(found, reverse=True)
+
+    def _note(self, name: str) -> Note | None:
+        # imported late: a server that nothing was loaded into does not need it
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            kept = pq.read_metadata(self._folder / name).metadata or {}
+            if KEY not in kept:
+                raise ValueError("it has no note of 'aviso-server pipeline load'")
+            return decode(kept[KEY])
+        except (OSError, ValueError, pa.ArrowException) as error:
+            self._complain(name, error)
+            return None
+
+    def _complain(self, what: str, error: Exception) -> None:
+        logger.warning(
+            "what was put into quarantine cannot be read: %s: %s", what, error,
+            extra={"event": "archive.quarantine.unreadable"},
+        )  # fmt: skip

@@ -1,0 +1,276 @@
+"""`aviso-server subscription`: make subscriptions, see how they are doing, and help them along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import click
+
+from aviso_server.commands.notifications import filter_option, read_identifier, read_limits
+from aviso_server.commands.server_connection import DEFAULT_URL, connected, credentials, refusal, server_options
+from aviso_server.commands.terminal import fail, json_option, print_json, print_table, printable
+
+__all__ = ["subscription"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Method = Literal["GET", "POST", "DELETE"]
+
+_PATH = "/api/v1/subscriptions"
+_name = click.argument("name")
+
+
+def _options(command: F) -> F:
+    return server_options(json_option(command))
+
+
+class _Server:
+    """The subscriptions of a running server."""
+
+    def __init__(self, url: str | None, token: str | None, user: str | None) -> None:
+        self._url = url or DEFAULT_URL
+        self._headers = credentials(token, user)
+
+    def ask(self, method: Method, path: str = "", body: Any = None) -> Any:
+        """Send a request; exit with the server's reason if it refuses."""
+        with connected(self._url, self._headers) as client:
+            response = client.request(method, f"{_PATH}{path}", json=body)
+        if not response.is_success:
+            fail(refusal(response))
+        return response.json() if response.content else {}
+
+
+@click.group()
+def subscription() -> None:
+    """Have notifications kept for you: pushed to a sink, or pulled by workers.
+
+    \b
+    Examples:
+      aviso-server subscription create my-steps mars class=od --push https://hooks.example.org/aviso
+      aviso-server subscription create queue mars class=od --from 2025-01-15
+      aviso-server subscription list
+      aviso-server subscription dead my-steps
+      aviso-server subscription retry my-steps
+
+    \b
+    Exit codes: 0 done, 1 the server is away or refused, 2 wrong usage.
+    """
+
+
+@subscription.command()
+@_name
+@click.argument("event_type")
+@click.argument("fields", nargs=-1, metavar="[KEY=VALUE]...")
+@filter_option
+@click.option("--from", "start", metavar="ID|DATE", help="First notification.  [default: what is published next]")
+@click.option("--push", "sink", metavar="URL", help="Send to this address; without it workers pull.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Sent along. May be repeated.")
+@click.option("--batch", type=click.IntRange(1, 1000), default=1, help="Notifications in one request, at most.")
+@click.option("--binary", is_flag=True, help="Send attributes in headers instead of one JSON document.")
+@click.option("--public-key", is_flag=True, help="Sign with ed25519 instead of a shared secret.")
+@click.option("--park", is_flag=True, help="Keep what cannot be delivered as a dead letter and go on.")
+@click.option("--max-attempts", type=click.IntRange(0, 1000), help="Before it is a dead letter; 0: any number.")
+@_options
+def create(
+    name: str,
+    event_type: str,
+    fields: tuple[str, ...],
+    filters: tuple[str, ...],
+    start: str | None,
+    sink: str | None,
+    headers: tuple[str, ...],
+    batch: int,
+    binary: bool,
+    public_key: bool,
+    park: bool,
+    max_attempts: int | None,
+    url: str | None,
+    token: str | None,
+    user: str | None,
+    as_json: bool,
+) -> None:
+    """Make a subscription to EVENT_TYPE and print its secret, which is shown only now.
+
+    \b
+    Examples:
+      aviso-server subscription create my-steps mars class=od 'step={"lte": 240}' --push https://hooks.example.org/aviso
+      aviso-server subscription create queue mars class=od --from 2025-01-15
+    """
+    pairs = [text.partition("=") for text in headers]
+    if any(not separator for _, separator, _ in pairs):
+        raise click.BadParameter("expected NAME=VALUE", param_hint="--header")
+    body: dict[str, Any] = {
+        "name": name,
+        "event_type": event_type,
+        "identifier": read_identifier(filters, fields),
+        "delivery": "pull" if sink is None else "push",
+        "sink": sink,
+        "headers": {key: value for key, _, value in pairs},
+        "batch": batch,
+        "mode": "binary" if binary else "structured",
+        "signature": "v1a" if public_key else "v1",
+        "on_failure": "park" if park else "block",
+        "max_attempts": max_attempts,
+        **({} if start is None else read_limits(start, None)),
+    }
+    made = _Server(url, token, user).ask("POST", "", body)
+    if as_json:
+        print_json(made)
+        return
+    click.echo(printable(f"Made {made['name']}, which is {made['status']}."))
+    if made["reason"]:
+        click.echo(printable(f"Reason: {made['reason']}"))
+    if made["secret"]:
+        click.echo(f"Secret: {made['secret']}")
+        click.echo("Store it now: it is not shown again.")
+
+
+@subscription.command("list")
+@_options
+def list_(url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+    """List subscriptions with how far behind they are.
+
+    \b
+    Examples:
+      aviso-server subscription list
+    """
+    found = _Server(url, token, user).ask("GET")["subscriptions"]
+    if as_json:
+        print_json(found)
+        return
+    members = ("name", "event_type", "delivery", "status", "health")
+    rows = [(*[each[name] for name in members], _lag(each), each["dead_letters"]) for each in found]
+    print_table(("name", "event type", "delivery", "status", "health", "lag", "dead letters"), rows)
+
+
+def _lag(shown: Any) -> str:
+    return "–" if shown["lag"] is None else str(shown["lag"])
+
+
+@subscription.command()
+@_name
+@_options
+def show(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+    """Show a subscription and its last deliveries.
+
+    \b
+    Examples:
+      aviso-server subscription show my-steps
+    """
+    server = _Server(url, token, user)
+    shown = server.ask("GET", f"/{name}")
+    deliveries = server.ask("GET", f"/{name}/deliveries")["deliveries"]
+    if as_json:
+        print_json({**shown, "deliveries": deliveries})
+        return
+    left_out = {"secret", "request_id", "identifier", "gaps", "types", "complete"}
+    print_table(("", ""), [(key, value) for key, value in shown.items() if key not in left_out and value is not None])
+    if deliveries:
+        rows = [(each["time"], each["count"], each["status"], each["answer"][:60]) for each in deliveries]
+        print_table(("time", "notifications", "status", "answer"), rows, "Last deliveries")
+
+
+def _simple(action: str, words: str) -> click.Command:
+    """Make a command that posts to a subscription and says what has become of it."""
+
+    @_name
+    @_options
+    def run(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+        shown = _Server(url, token, user).ask("POST", f"/{name}/{action}")
+        if as_json:
+            print_json(shown)
+            return
+        click.echo(printable(f"{name} is {shown['status']}."))
+
+    words += f"\n\n\b\nExamples:\n  aviso-server subscription {action} my-steps"
+    return click.command(action, help=words)(run)
+
+
+subscription.add_command(_simple("pause", "Stop delivering; nothing is lost meanwhile."))
+subscription.add_command(_simple("resume", "Go on, and ask the sink again if it had not agreed."))
+
+
+@subscription.command()
+@_name
+@_options
+def test(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+    """Send a test event to the sink; fails unless it answers with success.
+
+    \b
+    Examples:
+      aviso-server subscription test my-steps
+    """
+    tried = _Server(url, token, user).ask("POST", f"/{name}/test")["delivery"]
+    if as_json:
+        print_json(tried)
+    else:
+        click.echo(printable(f"The sink answered {tried['status'] or 'nothing'}: {tried['answer'][:200]}"))
+    if not 200 <= tried["status"] < 300:
+        raise SystemExit(1)
+
+
+@subscription.command()
+@_name
+@_options
+def dead(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+    """List what could not be delivered.
+
+    \b
+    Examples:
+      aviso-server subscription dead my-steps
+    """
+    letters = _Server(url, token, user).ask("GET", f"/{name}/dead")["dead_letters"]
+    if as_json:
+        print_json(letters)
+        return
+    members = ("sequence", "attempts", "last_failed", "status")
+    rows = [(*[each[name] for name in members], each["answer"][:60]) for each in letters]
+    print_table(("sequence", "attempts", "last failed", "status", "answer"), rows)
+
+
+@subscription.command()
+@_name
+@click.argument("sequences", nargs=-1, type=int)
+@click.option("--skip", is_flag=True, help="Give them up instead.")
+@_options
+def retry(
+    name: str,
+    sequences: tuple[int, ...],
+    skip: bool,
+    url: str | None,
+    token: str | None,
+    user: str | None,
+    as_json: bool,
+) -> None:
+    """Deliver dead letters once more: those with these SEQUENCES, or all.
+
+    \b
+    Examples:
+      aviso-server subscription retry my-steps
+      aviso-server subscription retry my-steps 17 --skip
+    """
+    body = {"sequences": list(sequences)} if sequences else {}
+    moved = _Server(url, token, user).ask("POST", f"/{name}/dead/{'skip' if skip else 'retry'}", body)
+    if as_json:
+        print_json(moved)
+    else:
+        click.echo(
+            f"{moved['count']} dead letter{'s' if moved['count'] != 1 else ''} {'given up' if skip else 'on the way'}."
+        )
+
+
+@subscription.command()
+@_name
+@_options
+def delete(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+    """Delete a subscription and its dead letters.
+
+    \b
+    Examples:
+      aviso-server subscription delete my-steps
+    """
+    _Server(url, token, user).ask("DELETE", f"/{name}")
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        click.echo(printable(f"{name} is gone."))

@@ -1,1 +1,0 @@
-"""POST /api/v1/notifications: publish many at once."""

@@ -1,0 +1,571 @@
+"""The metrics port: every series, and its samples at the time of a scrape."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from aviso_server import __version__
+from aviso_server.archive.supervisor import State
+from aviso_server.counters import UNKNOWN, Histogram, NotificationStatus
+from aviso_server.delivery.client_writer import Send
+from aviso_server.delivery.hub import GENERIC
+from aviso_server.delivery.watcher import Watcher
+from aviso_server.diagnostics.log_records import RECORDS
+from aviso_server.errors import LogError, StreamUnusable
+from aviso_server.http.body import Receive
+from aviso_server.http.ecpds import DECISIONS, FETCHES
+from aviso_server.http.request import new_request_id
+from aviso_server.http.response import Response
+from aviso_server.http.service import Service
+from aviso_server.log.base import Batching, StreamState, Waiting
+from aviso_server.model.lateness import Status
+from aviso_server.model.times import SECOND, parse_instant
+from aviso_server.subscriptions.state_keeper import Tally as SubscriptionTally
+from aviso_server.subscriptions.subscription import Status as SubscriptionStatus
+
+__all__ = ["SERIES", "MetricsApp"]
+
+logger = logging.getLogger(__name__)
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One series as its collector, the documentation and the dashboard know it."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    meaning: str
+
+
+_LIST = (
+    # Known from other servers of this protocol, with the same names and labels.
+    Series("aviso_build_info", "gauge", ("version",), "Always 1; the version is in the label."),
+    Series("aviso_http_requests_total", "counter", ("route", "method", "status_code"), "Requests answered."),
+    Series(
+        "aviso_http_request_duration_seconds",
+        "histogram",
+        ("route", "method"),
+        "Time from a request's headers to the headers of its answer.",
+    ),
+    Series("aviso_http_requests_in_flight", "gauge", ("method",), "Requests whose answer has not begun."),
+    Series("aviso_backend_operations_total", "counter", ("backend", "operation", "outcome"), "Operations of the log."),
+    Series(
+        "aviso_backend_operation_duration_seconds",
+        "histogram",
+        ("backend", "operation", "outcome"),
+        "Time that operations of the log took.",
+    ),
+    Series("aviso_notifications_total", "counter", ("event_type", "status"), "Publish requests by what came of them."),
+    Series("aviso_sse_connections_active", "gauge", ("route", "event_type"), "Streams that are open."),
+    Series("aviso_sse_connections_total", "counter", ("route", "event_type"), "Streams that were opened."),
+    Series("aviso_sse_unique_users_active", "gauge", ("route",), "Different known users with an open stream."),
+    Series("aviso_sse_events_sent_total", "counter", ("route", "event_type"), "Notifications handed to clients."),
+    Series("aviso_sse_stream_errors_total", "counter", ("route", "event_type"), "Streams that ended with an error."),
+    Series("aviso_sse_connection_duration_seconds", "histogram", ("route",), "How long streams were open."),
+    Series("aviso_auth_requests_total", "counter", ("mode", "outcome"), "Requests whose credentials were checked."),
+    Series("aviso_ecpds_cache_hits_total", "counter", (), "Destination checks answered from memory."),
+    Series("aviso_ecpds_cache_misses_total", "counter", (), "Destination checks that had to ask ECPDS."),
+    Series("aviso_ecpds_cache_size", "gauge", (), "Users whose destinations are remembered."),
+    Series("aviso_ecpds_access_decisions_total", "counter", ("outcome",), "Destination checks by their outcome."),
+    Series("aviso_ecpds_fetch_total", "counter", ("outcome",), "Questions to ECPDS by their outcome."),
+    Series("aviso_otlp_suppressed_log_records_total", "counter", (), "Log records not exported because of a secret."),
+    Series("aviso_otlp_export_failures_total", "counter", (), "Batches of log records that could not be exported."),
+    # Ours.
+    Series("aviso_watchers", "gauge", ("event_type", "state"), "Watchers that are live, or catching up from the log."),
+    Series("aviso_watcher_backlog_bytes", "gauge", ("event_type",), "What waits for watchers that read slowly."),
+    Series("aviso_watcher_backlog_bytes_max", "gauge", (), "What waits for the slowest watcher."),
+    Series(
+        "aviso_watchers_fell_behind_total",
+        "counter",
+        ("event_type",),
+        "Times a slow watcher's buffer was full and it went back to reading from the log.",
+    ),
+    Series("aviso_live_feed_restarts_total", "counter", ("event_type",), "Live feeds that failed and were restarted."),
+    Series("aviso_live_notifications_total", "counter", ("event_type",), "New notifications looked up in the index."),
+    Series("aviso_live_matches_total", "counter", ("event_type",), "Filters that a new notification passed."),
+    Series("aviso_index_filters", "gauge", ("event_type",), "Different filters of live watchers."),
+    Series("aviso_log_connected", "gauge", ("backend",), "1 while the log can be written, else 0."),
+    Series("aviso_log_notifications", "gauge", ("event_type",), "Notifications that the log holds."),
+    Series("aviso_log_bytes", "gauge", ("event_type",), "Bytes of the notifications that the log holds."),
+    Series("aviso_log_first_sequence", "gauge", ("event_type",), "Oldest sequence that the log holds."),
+    Series("aviso_log_last_sequence", "gauge", ("event_type",), "Newest sequence that was given out."),
+    Series("aviso_log_commit_size", "histogram", (), "Notifications written to disk together."),
+    Series("aviso_log_waiting", "gauge", (), "Notifications that wait to be written."),
+    Series("aviso_batch_notifications", "histogram", (), "Notifications in a batch of a publisher."),
+    Series(
+        "aviso_idempotent_replays_total",
+        "counter",
+        ("event_type",),
+        "Publishes that were stored under their idempotency key before.",
+    ),
+    Series(
+        "aviso_log_held_back",
+        "gauge",
+        ("event_type",),
+        "1 while the log holds more than its policy says because the archive has not had it for long.",
+    ),
+    Series("aviso_archive_process_state", "gauge", ("state",), "1 for the state that the pipeline process is in."),
+    Series("aviso_archive_job_state", "gauge", ("state",), "1 for the state that the archive job is in."),
+    Series("aviso_archive_restarts_total", "counter", (), "Times that the pipeline process ended by itself."),
+    Series("aviso_archive_errors_total", "counter", (), "Errors that the archive job has reported."),
+    Series("aviso_archive_last_error_timestamp_seconds", "gauge", (), "When the last of them came; 0 if none has."),
+    Series("aviso_archive_last_sequence", "gauge", ("event_type",), "Newest sequence that is archived."),
+    Series("aviso_archive_lag", "gauge", ("event_type",), "Sequences that are not archived yet."),
+    Series("aviso_archive_replays_active", "gauge", (), "Streams that read the archive."),
+    Series("aviso_archive_replays_waiting", "gauge", (), "Streams that wait for their turn to read the archive."),
+    Series("aviso_archive_removals_pending", "gauge", (), "Deletes and wipes that the archive has not confirmed yet."),
+    Series("aviso_audit_verdict", "gauge", ("verdict",), "1 for the verdict of the last audit."),
+    Series("aviso_audit_timestamp_seconds", "gauge", (), "When the last audit began; 0 if there was none."),
+    Series("aviso_audit_defects", "gauge", ("event_type",), "Sequences in which the last audit found a defect."),
+    Series("aviso_lateness_watched", "gauge", ("event_type",), "Combinations that are expected at some time."),
+    Series("aviso_lateness_overdue", "gauge", ("event_type",), "Expected notifications that are overdue."),
+    Series(
+        "aviso_lateness_alarms_total",
+        "counter",
+        ("event_type", "status"),
+        "Notifications about something overdue, or arrived after all, that this server has published.",
+    ),
+    Series(
+        "aviso_subscriptions",
+        "gauge",
+        ("delivery", "status"),
+        "Subscriptions that this server knows.",
+    ),
+    Series(
+        "aviso_subscriptions_failing",
+        "gauge",
+        ("delivery",),
+        "Active subscriptions whose sink fails, or whose owner may not read any more.",
+    ),
+    Series(
+        "aviso_subscriptions_blocked",
+        "gauge",
+        (),
+        "Subscriptions that wait behind a notification which their sink does not take.",
+    ),
+    Series(
+        "aviso_subscription_lag",
+        "gauge",
+        ("event_type", "delivery"),
+        "Sequences that the subscription furthest behind has not come to.",
+    ),
+    Series(
+        "aviso_subscription_lag_seconds",
+        "gauge",
+        ("event_type", "delivery"),
+        "Age of the oldest notification that was read for a subscription and not delivered.",
+    ),
+    Series(
+        "aviso_subscription_in_flight",
+        "gauge",
+        (),
+        "Notifications that workers have.",
+    ),
+    Series(
+        "aviso_subscription_dead_letters",
+        "gauge",
+        ("delivery",),
+        "Dead letters that are kept.",
+    ),
+    Series(
+        "aviso_subscription_notifications_total",
+        "counter",
+        ("delivery",),
+        "Notifications that a sink took or a worker acknowledged.",
+    ),
+    Series(
+        "aviso_subscription_requests_total",
+        "counter",
+        ("outcome",),
+        "Requests to sinks.",
+    ),
+    Series(
+        "aviso_subscription_retries_total",
+        "counter",
+        (),
+        "Requests to sinks that repeated a failed one.",
+    ),
+    Series(
+        "aviso_subscription_redeliveries_total",
+        "counter",
+        (),
+        "Notifications that went to another worker because a lease had ended.",
+    ),
+    Series(
+        "aviso_subscription_parked_total",
+        "counter",
+        ("delivery",),
+        "Notifications that became dead letters.",
+    ),
+    Series(
+        "aviso_subscription_gaps_total",
+        "counter",
+        (),
+        "Times that retention removed notifications before a subscription came to them.",
+    ),
+    Series(
+        "aviso_subscription_refused_total",
+        "counter",
+        (),
+        "Deliveries that the roles of the owner did not allow.",
+    ),
+    Series(
+        "aviso_subscription_fenced_total",
+        "counter",
+        (),
+        "Times that another server had taken a subscription over.",
+    ),
+    Series("aviso_connections_active", "gauge", (), "Clients that are connected."),
+    Series("aviso_limit", "gauge", ("limit",), "Limits as configured; one that is off is missing."),
+    Series("aviso_limit_refusals_total", "counter", ("limit",), "Requests and connections refused because of a limit."),
+    Series("aviso_log_records_suppressed_total", "counter", (), "Log records left out because there were too many."),
+    Series("aviso_otlp_dropped_log_records_total", "counter", (), "Log records not exported because of a backlog."),
+    Series("aviso_otlp_span_export_failures_total", "counter", (), "Batches of spans that could not be exported."),
+    Series("aviso_tasks", "gauge", (), "Tasks of the event loop."),
+    Series("aviso_event_loop_lag_seconds", "histogram", (), "How late the event loop came to its turns, 50 a second."),
+)
+
+SERIES = {series.name: series for series in _LIST}
+"""All of them by name, besides the `process_*` series of the Prometheus client library."""
+
+
+Samples = Iterator[tuple[str, Iterable[tuple[Sequence[str], float | Histogram]]]]
+"""Names of series, each with its labels and values."""
+
+_PROCESS_STATES = ("off", *get_args(State))
+_JOB_STATES = ("off", "starting", "running", "waiting", "stopped")
+_VERDICTS = ("none", "clean", "defects", "unchecked")
+_ROUTES = {"watch": "/api/v1/watch", "replay": "/api/v1/replay"}
+_AUTH_MODES = ("direct", "trusted_proxy")
+_AUTH_OUTCOMES = ("success", "unauthorized", "forbidden", "service_unavailable")
+
+
+def families(service: Service, streams: Mapping[str, StreamState]) -> Iterator[Metric]:
+    """Yield all series; `streams` is what the log holds, by the event type that labels it."""
+    for part in (_requests, _operations, _open_streams, _auth, _delivery, _lateness, _process):
+        yield from itertools.starmap(_family, part(service))
+    yield from itertools.starmap(_family, _log(service, streams))
+    yield from itertools.starmap(_family, _archive(service, streams))
+    yield from itertools.starmap(_family, _subscriptions(service, streams))
+    threads = GaugeMetricFamily("process_threads", "Number of OS threads in the process.")
+    threads.add_metric((), _threads())
+    yield threads
+
+
+def _family(name: str, samples: Iterable[tuple[Sequence[str], float | Histogram]]) -> Metric:
+    series = SERIES[name]
+    family: Any = _FAMILIES[series.kind](name.removesuffix("_total"), series.meaning, labels=series.labels)
+    for labels, value in samples:
+        if isinstance(value, Histogram):
+            bounds = [*map(str, map(float, value.bounds)), "+Inf"]
+            family.add_metric(labels, list(zip(bounds, itertools.accumulate(value.counts), strict=True)), value.sum)
+        else:
+            family.add_metric(labels, value)
+    found: Metric = family
+    return found
+
+
+_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+
+
+def _each(values: Mapping[str, float]) -> list[tuple[Sequence[str], float]]:
+    return [([name], value) for name, value in values.items()]
+
+
+def _one(value: float | Histogram) -> list[tuple[Sequence[str], float | Histogram]]:
+    return [((), value)]
+
+
+def _requests(service: Service) -> Samples:
+    tally, names = service.tally, service.catalogue.event_types
+    requests = [([route, method, str(status)], count) for (route, method, status), count in tally.requests.items()]
+    yield "aviso_http_requests_total", requests
+    yield "aviso_http_request_duration_seconds", tally.durations.items()
+    yield "aviso_http_requests_in_flight", _each(tally.in_flight)
+    known: list[tuple[str, NotificationStatus]] = [(UNKNOWN, "error"), (UNKNOWN, "rejected")]
+    for name in names:
+        known += [(name, "success"), (name, "error")]
+    yield "aviso_notifications_total", {**dict.fromkeys(known, 0), **tally.notifications}.items()
+    yield "aviso_batch_notifications", _one(tally.batch_sizes)
+    yield "aviso_idempotent_replays_total", _each({**dict.fromkeys(names, 0), **tally.replayed})
+
+
+def _operations(service: Service) -> Samples:
+    durations = {(service.log.kind, *key): histogram for key, histogram in service.operations.durations.items()}
+    yield "aviso_backend_operations_total", [(labels, histogram.total) for labels, histogram in durations.items()]
+    yield "aviso_backend_operation_duration_seconds", durations.items()
+
+
+def _open_streams(service: Service) -> Samples:
+    hub = service.hub
+    active: dict[tuple[str, str], int] = {(_ROUTES[endpoint], name): 0 for endpoint, name in hub.flows}
+    users: dict[str, set[str]] = {route: set() for route in _ROUTES.values()}
+    for stream in hub.open_streams:
+        route = _ROUTES[stream.endpoint]
+        active[route, service.label(stream.wanted.event_type)] += 1
+        if stream.user is not None:
+            users[route].add(stream.user)
+    flows = [((_ROUTES[endpoint], name), flow) for (endpoint, name), flow in hub.flows.items()]
+    yield "aviso_sse_connections_active", active.items()
+    yield "aviso_sse_connections_total", [(labels, flow.opened) for labels, flow in flows]
+    yield "aviso_sse_unique_users_active", _each({route: len(names) for route, names in users.items()})
+    yield "aviso_sse_events_sent_total", [(labels, flow.sent) for labels, flow in flows]
+    yield "aviso_sse_stream_errors_total", [(labels, flow.failed) for labels, flow in flows]
+    lifetimes = [([_ROUTES[endpoint]], histogram) for endpoint, histogram in hub.lifetimes.items()]
+    yield "aviso_sse_connection_duration_seconds", lifetimes
+
+
+def _auth(service: Service) -> Samples:
+    outcomes = {(mode, outcome): 0 for mode in _AUTH_MODES for outcome in _AUTH_OUTCOMES}
+    if service.gate is not None:
+        outcomes |= {(service.gate.mode, outcome): count for outcome, count in service.gate.outcomes.items()}
+    yield "aviso_auth_requests_total", outcomes.items()
+    plugin = service.ecpds
+    destinations = None if plugin is None else plugin.destinations
+    yield "aviso_ecpds_cache_hits_total", _one(0 if destinations is None else destinations.hits)
+    yield "aviso_ecpds_cache_misses_total", _one(0 if destinations is None else destinations.misses)
+    yield "aviso_ecpds_cache_size", _one(0 if destinations is None else len(destinations))
+    decisions = dict.fromkeys(DECISIONS, 0) if plugin is None else plugin.decisions
+    fetches = dict.fromkeys(FETCHES, 0) if destinations is None else destinations.fetches
+    yield "aviso_ecpds_access_decisions_total", _each(decisions)
+    yield "aviso_ecpds_fetch_total", _each(fetches)
+
+
+def _delivery(service: Service) -> Samples:
+    names = [*service.catalogue.event_types, GENERIC]
+    states = {(name, state): 0 for name in names for state in ("live", "catching_up")}
+    backlog, filters, largest = dict.fromkeys(names, 0), dict.fromkeys(names, 0), 0
+    for stream in service.hub.open_streams:
+        if isinstance(stream, Watcher):
+            name = service.label(stream.wanted.event_type)
+            states[name, "catching_up" if stream.catching_up else "live"] += 1
+            backlog[name] += stream.backlog_bytes
+            largest = max(largest, stream.backlog_bytes)
+    for feed in service.hub.feeds:
+        filters[service.label(feed.event_type)] += feed.index_size
+    flows = {name: flow for (endpoint, name), flow in service.hub.flows.items() if endpoint == "watch"}
+    yield "aviso_watchers", states.items()
+    yield "aviso_watcher_backlog_bytes", _each(backlog)
+    yield "aviso_watcher_backlog_bytes_max", _one(largest)
+    yield "aviso_watchers_fell_behind_total", _each({name: flow.fell_behind for name, flow in flows.items()})
+    yield "aviso_live_feed_restarts_total", _each({name: flow.restarts for name, flow in flows.items()})
+    yield "aviso_live_notifications_total", _each({name: flow.examined for name, flow in flows.items()})
+    yield "aviso_live_matches_total", _each({name: flow.matched for name, flow in flows.items()})
+    yield "aviso_index_filters", _each(filters)
+
+
+def _log(service: Service, streams: Mapping[str, StreamState]) -> Samples:
+    log = service.log
+    # several streams hide behind `generic`, each with its own numbers
+    ranges = {name: state for name, state in streams.items() if name != GENERIC}
+    yield "aviso_log_connected", _each({log.kind: log.connected})
+    yield "aviso_log_notifications", _each({name: state.count for name, state in streams.items()})
+    yield "aviso_log_bytes", _each({name: state.bytes for name, state in streams.items()})
+    yield "aviso_log_first_sequence", _each({name: state.first for name, state in ranges.items()})
+    yield "aviso_log_last_sequence", _each({name: state.last for name, state in ranges.items()})
+    yield "aviso_log_commit_size", _one(log.commit_sizes) if isinstance(log, Batching) else ()
+    yield "aviso_log_waiting", _one(log.waiting if isinstance(log, Batching) else 0)
+    held_back = log.held_back if isinstance(log, Waiting) else frozenset[str]()
+    late = {service.label_of_stream(stream) for stream in held_back}
+    yield "aviso_log_held_back", _each({name: name in late for name in streams})
+
+
+def _archive(service: Service, streams: Mapping[str, StreamState]) -> Samples:
+    """Yield the series of the archive, with zeros on a server without one."""
+    lake, names = service.archive, service.catalogue.event_types
+    process = "off" if lake is None else lake.supervisor.state
+    job = "off" if lake is None else lake.job.state
+    yield "aviso_archive_process_state", _each({state: state == process for state in _PROCESS_STATES})
+    yield "aviso_archive_job_state", _each({state: state == job for state in _JOB_STATES})
+    yield "aviso_archive_restarts_total", _one(0 if lake is None else lake.supervisor.restarts)
+    yield "aviso_archive_errors_total", _one(0 if lake is None else lake.errors)
+    yield "aviso_archive_last_error_timestamp_seconds", _one(0 if lake is None else lake.last_error_at)
+    yield "aviso_archive_replays_active", _one(0 if lake is None else lake.slots.taken)
+    yield "aviso_archive_replays_waiting", _one(0 if lake is None else lake.slots.waiting)
+    yield "aviso_archive_removals_pending", _one(0 if lake is None else len(lake.journal.pending))
+    archived = {name: 0 if lake is None else lake.watermark(each.base) for name, each in names.items()}
+    lasts = {name: state.last for name, state in streams.items() if lake is not None}
+    yield "aviso_archive_last_sequence", _each(archived)
+    yield "aviso_archive_lag", _each({name: max(0, lasts.get(name, 0) - last) for name, last in archived.items()})
+    summary = None if lake is None or lake.audited is None else lake.audited.summary
+    verdict = "none" if summary is None else summary.verdict
+    audited = {} if summary is None else summary.streams
+    yield "aviso_audit_verdict", _each({each: each == verdict for each in _VERDICTS})
+    yield "aviso_audit_timestamp_seconds", _one(0 if summary is None else parse_instant("at", summary.at) / SECOND)
+    defects = {name: audited[each.base].defects if each.base in audited else 0 for name, each in names.items()}
+    yield "aviso_audit_defects", _each(defects)
+
+
+_DELIVERIES = ("push", "pull")
+_STATUSES = get_args(SubscriptionStatus)
+
+
+def _subscriptions(service: Service, streams: Mapping[str, StreamState]) -> Samples:
+    """Yield the series of subscriptions, with zeros on a server without them."""
+    known = service.subscriptions
+    counts = {(delivery, status): 0 for delivery in _DELIVERIES for status in _STATUSES}
+    failing, letters = dict.fromkeys(_DELIVERIES, 0), dict.fromkeys(_DELIVERIES, 0)
+    lags = {(name, delivery): 0 for name in service.catalogue.event_types for delivery in _DELIVERIES}
+    ages = dict.fromkeys(lags, 0.0)
+    blocked = in_flight = 0
+    for active in () if known is None else known.all:
+        delivery, state = active.definition.delivery, active.state
+        counts[delivery, active.subscription.status] += 1
+        letters[delivery] += state.parked
+        in_flight += len(state.leased)
+        blocked += state.blocked
+        if active.subscription.status != "active":
+            continue
+        failing[delivery] += bool(state.attempts or active.problem)
+        name = active.definition.event_type
+        if known is not None and (name, delivery) in lags and name in streams:
+            lags[name, delivery] = max(lags[name, delivery], streams[name].last + 1 - known.place(active))
+            if active.cursor is not None and active.cursor.waiting:
+                ages[name, delivery] = max(ages[name, delivery], known.lag_seconds(active))
+    tally = SubscriptionTally() if known is None else known.tally
+    yield "aviso_subscriptions", counts.items()
+    yield "aviso_subscriptions_failing", _each(failing)
+    yield "aviso_subscriptions_blocked", _one(blocked)
+    yield "aviso_subscription_lag", lags.items()
+    yield "aviso_subscription_lag_seconds", ages.items()
+    yield "aviso_subscription_in_flight", _one(in_flight)
+    yield "aviso_subscription_dead_letters", _each(letters)
+    yield "aviso_subscription_notifications_total", _each(tally.delivered)
+    yield "aviso_subscription_requests_total", _each(tally.requests)
+    yield "aviso_subscription_retries_total", _one(tally.retries)
+    yield "aviso_subscription_redeliveries_total", _one(tally.redelivered)
+    yield "aviso_subscription_parked_total", _each(tally.parked)
+    yield "aviso_subscription_gaps_total", _one(tally.gaps)
+    yield "aviso_subscription_refused_total", _one(tally.refused)
+    yield "aviso_subscription_fenced_total", _one(tally.fenced)
+
+
+def _lateness(service: Service) -> Samples:
+    watch, names = service.lateness, service.catalogue.event_types
+    judges = {} if watch is None else watch.judges
+    yield "aviso_lateness_watched", _each({name: judges[name].watching if name in judges else 0 for name in names})
+    yield "aviso_lateness_overdue", _each({name: len(judges[name].overdue) if name in judges else 0 for name in names})
+    pairs = [(name, status) for name in names for status in get_args(Status)]
+    yield "aviso_lateness_alarms_total", [(pair, 0 if watch is None else watch.published[pair]) for pair in pairs]
+
+
+def _process(service: Service) -> Samples:
+    yield "aviso_build_info", _each({__version__: 1})
+    yield "aviso_connections_active", _one(service.connections())
+    yield "aviso_limit", [([name], value) for name, value in service.limits.configured.items()]
+    yield "aviso_limit_refusals_total", [([name], count) for name, count in service.limits.refused.items()]
+    yield "aviso_tasks", _one(len(asyncio.all_tasks()))
+    yield "aviso_event_loop_lag_seconds", _one(service.loop_lag)
+    yield "aviso_log_records_suppressed_total", _one(RECORDS.suppressed)
+    yield "aviso_otlp_suppressed_log_records_total", _one(RECORDS.withheld)
+    yield "aviso_otlp_dropped_log_records_total", _one(RECORDS.not_exported)
+    yield "aviso_otlp_export_failures_total", _one(RECORDS.failed_exports)
+    yield "aviso_otlp_span_export_failures_total", _one(RECORDS.failed_span_exports)
+
+
+def _threads() -> int:
+    try:
+        return sum(1 for _ in Path("/proc/self/task").iterdir())
+    except OSError:
+        return threading.active_count()
+
+
+_CONTENT_TYPE = b"text/plain; version=0.0.4"
+_LOG_SECONDS = 2.0  # seconds for a log that lives elsewhere to say what it holds
+_MAX_GENERIC = 256  # streams of generic event types that are asked for their size
+_NOTHING = StreamState(first=1, last=0, count=0, bytes=0)
+
+
+class MetricsApp:
+    """The ASGI application of the metrics port."""
+
+    def __init__(self, service: Service) -> None:
+        self._numbers = _Numbers(service)
+        self._process = ProcessCollector(registry=None)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request_id = new_request_id()
+        response = Response(404)
+        if (scope["method"], scope["path"]) == ("GET", "/metrics"):
+            await self._numbers.refresh()
+            response = Response(200, await self._written(), _CONTENT_TYPE)
+        await response.send(send, request_id)
+
+    async def _written(self) -> bytes:
+        """Write all series; with hundreds of event types that takes long, so others get their turn in between."""
+        written = []
+        for family in [*self._numbers.collect(), *self._process.collect()]:
+            written.append(generate_latest(_One(family)))
+            await asyncio.sleep(0)
+        return b"".join(written)
+
+
+class _One(CollectorRegistry):
+    """One family of series."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return (self._family,)
+
+
+class _Numbers(Collector):
+    """Reads the numbers at the time of a scrape; what the log has to be asked for is fetched before."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._streams: dict[str, StreamState] = {}
+
+    async def refresh(self) -> None:
+        """Ask the log what it holds; a log that cannot say leaves the last answer standing."""
+        try:
+            async with asyncio.timeout(_LOG_SECONDS):
+                self._streams = await self._held()
+        except (LogError, TimeoutError) as error:
+            logger.debug("the log does not say what it holds: %s", error, extra={"event": "metrics.log.unavailable"})
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not read anything."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        return families(self._service, self._streams)
+
+    async def _held(self) -> dict[str, StreamState]:
+        service = self._service
+        held = dict.fromkeys([*service.catalogue.event_types, GENERIC], _NOTHING)
+        generic = 0
+        # only those that exist: asking a broker for others would make them
+        for stream in await service.log.streams():
+            label = service.label_of_stream(stream)
+            if label == GENERIC:
+                generic += 1
+                if generic > _MAX_GENERIC:
+                    continue
+            try:
+                state = await service.log.state(stream)
+            except StreamUnusable:
+                continue
+            if label == GENERIC:
+                state = StreamState(1, 0, held[label].count + state.count, held[label].bytes + state.bytes)
+            held[label] = state
+        return held

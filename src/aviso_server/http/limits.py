@@ -1,0 +1,286 @@
+"""The limits of a server: connections, request rates, sizes and memory."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import resource
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from aviso_server.config import settings
+from aviso_server.errors import PolygonTooLarge, RequestError
+from aviso_server.http.http_errors import HttpError, unavailable
+from aviso_server.model.json_text import compact
+
+if TYPE_CHECKING:
+    from aviso_server.http.request import Request
+
+__all__ = ["Buckets", "Clients", "LimitName", "Memory", "RequestLimits", "resident_bytes"]
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Clients:
+    """Knows clients by their address and counts their connections."""
+
+    def __init__(self, trusted: Iterable[Network] = (), most_each: int | None = None) -> None:
+        self._trusted: Sequence[Network] = tuple(trusted)
+        self._most_each = most_each
+        self._connections: defaultdict[str, int] = defaultdict(int)
+
+    def connected(self, address: str) -> None:
+        self._connections[address] += 1
+
+    def disconnected(self, address: str) -> None:
+        self._connections[address] -= 1
+        if self._connections[address] <= 0:
+            del self._connections[address]
+
+    def too_many(self, address: str) -> bool:
+        """Return whether an address has more connections than one client may; a trusted proxy speaks for many."""
+        return (
+            self._most_each is not None
+            and self._connections.get(address, 0) > self._most_each
+            and not self._is_trusted(address)
+        )
+
+    def address(self, scope: Any) -> str:
+        """Return the client's address: the last one that a trusted proxy has not added itself."""
+        peer = str(scope["client"][0]) if scope.get("client") else ""
+        if not self._trusted or not self._is_trusted(peer):
+            return peer
+        forwarded = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+        for hop in reversed(forwarded.decode("latin-1").split(",")):
+            hop = hop.strip()
+            if _parsed(hop) is None:
+                break  # what comes before it cannot be trusted either
+            peer = hop
+            if not self._is_trusted(hop):
+                break
+        return peer
+
+    def _is_trusted(self, address: str) -> bool:
+        parsed = _parsed(address)
+        return parsed is not None and any(parsed in network for network in self._trusted)
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return None
+    # what comes over IPv4 to a socket of both kinds carries its address like this
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+_STATM = Path("/proc/self/statm")
+_SAMPLE_SECONDS = 0.5
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process that is not swapped out; 0 where the system does not say."""
+    try:
+        return int(_STATM.read_bytes().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+class Memory:
+    """Compares the memory of this process with a mark, looking only now and then."""
+
+    def __init__(
+        self,
+        watermark: int,
+        read: Callable[[], int] = resident_bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watermark = watermark
+        self._read = read
+        self._clock = clock
+        self._look_again = 0.0
+        self._above = False
+
+    @property
+    def above(self) -> bool:
+        """True while the process uses more than the mark."""
+        now = self._clock()
+        if now >= self._look_again:
+            self._look_again = now + _SAMPLE_SECONDS
+            self._above = self._read() > self._watermark
+        return self._above
+
+
+class Buckets:
+    """One bucket per client; those not seen for longest are forgotten first, and begin anew with a full one."""
+
+    def __init__(
+        self, rate: int, burst: int, clock: Callable[[], float] = time.monotonic, most_clients: int = 65_536
+    ) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._most_clients = most_clients
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when it had them
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, client: str) -> float:
+        """Take a token; 0 if there was one, else the seconds until there will be."""
+        now = self._clock()
+        tokens, since = self._buckets.get(client, (float(self._burst), now))
+        tokens = min(float(self._burst), tokens + (now - since) * self._rate)
+        if tokens < 1:
+            self._keep(client, tokens, now)
+            return (1 - tokens) / self._rate
+        self._keep(client, tokens - 1, now)
+        return 0.0
+
+    def _keep(self, client: str, tokens: float, now: float) -> None:
+        self._buckets[client] = (tokens, now)
+        self._buckets.move_to_end(client)
+        if len(self._buckets) > self._most_clients:
+            self._buckets.popitem(last=False)
+
+
+LimitName = Literal[
+    "body_bytes",
+    "batch_bytes",
+    "batch_items",
+    "identifier_bytes",
+    "polygon_vertices",
+    "connections",
+    "connections_per_client",
+    "requests_per_second",
+    "memory",
+    "header_timeout",
+    "body_timeout",
+    "idle_timeout",
+]
+LIMITS: tuple[LimitName, ...] = get_args(LimitName)
+
+_BUSY_SECONDS = 5
+
+
+class RequestLimits:
+    """The limits of one server at work."""
+
+    def __init__(self, limits: settings.Limits) -> None:
+        self.refused: dict[LimitName, int] = dict.fromkeys(LIMITS, 0)
+        self.clients = Clients(
+            [ipaddress.ip_network(network, strict=False) for network in limits.trusted_proxies],
+            limits.max_connections_per_client,
+        )
+        self.header_seconds = limits.header_timeout_seconds
+        self.body_seconds = limits.body_timeout_seconds
+        self._limits = limits
+        rate = limits.requests_per_second
+        self._rate = None if rate is None else Buckets(rate, limits.request_burst or 2 * rate)
+        mark = limits.memory_watermark_bytes
+        self._memory = None if mark is None else Memory(mark)
+
+    @property
+    def configured(self) -> dict[LimitName, float]:
+        """The limits that are on."""
+        limits = self._limits
+        values: dict[LimitName, int | None] = {
+            "body_bytes": limits.max_body_bytes,
+            "batch_bytes": limits.max_batch_bytes,
+            "batch_items": limits.max_batch_items,
+            "identifier_bytes": limits.max_identifier_bytes,
+            "polygon_vertices": limits.max_polygon_vertices,
+            "connections": limits.max_connections,
+            "connections_per_client": limits.max_connections_per_client,
+            "requests_per_second": limits.requests_per_second,
+            "memory": limits.memory_watermark_bytes,
+            "header_timeout": limits.header_timeout_seconds,
+            "body_timeout": limits.body_timeout_seconds,
+            "idle_timeout": limits.idle_timeout_seconds,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def active(self) -> bool:
+        """True if callers have to be counted or memory to be watched."""
+        return self._rate is not None or self._memory is not None
+
+    def check_connections(self, scope: Any, connections: int) -> None:
+        """Refuse to serve one connection too many; the client may use another server or come back."""
+        if connections > self._limits.max_connections:
+            raise self._refuse(
+                "connections",
+                _busy(f"The server has reached its limit of {self._limits.max_connections} connections"),
+                closing=True,
+            )
+        if self._limits.max_connections_per_client is not None:
+            address = scope["client"][0] if scope.get("client") else ""
+            if self.clients.too_many(address):
+                most = self._limits.max_connections_per_client
+                message = f"{address} has reached the limit of {most} connections for one client"
+                raise self._refuse("connections_per_client", _too_many(message, _BUSY_SECONDS), closing=True)
+
+    def check_rate(self, request: Request) -> None:
+        """Refuse a client that asks too often: a user wherever they are, anybody else by their address."""
+        if self._rate is None:
+            return
+        user = request.user
+        client = self.clients.address(request.scope) if user is None else f"user {user.realm}/{user.name}"
+        wait = self._rate.take(client)
+        if wait:
+            message = f"More than {self._limits.requests_per_second} requests per second"
+            raise self._refuse("requests_per_second", _too_many(message, math.ceil(wait)))
+
+    def check_memory(self) -> None:
+        """Refuse new work while the process uses more memory than it should."""
+        if self._memory is not None and self._memory.above:
+            raise self._refuse("memory", _busy("The server is short of memory"))
+
+    def check_identifier(self, identifier: dict[str, Any], body_size: int) -> None:
+        """Refuse an identifier that is too large; one in a small body cannot be."""
+        most = self._limits.max_identifier_bytes
+        if body_size > most and len(compact(identifier)) > most:
+            message = f"The identifier exceeds the size limit of {most} bytes"
+            raise self._refuse("identifier_bytes", HttpError(413, message))
+
+    def check_batch(self, items: int) -> None:
+        """Refuse a batch of too many notifications."""
+        most = self._limits.max_batch_items
+        if items > most:
+            message = f"The batch holds {items} notifications; the limit is {most}"
+            raise self._refuse("batch_items", HttpError(413, message))
+
+    def note_batch(self, error: HttpError) -> HttpError:
+        """Count a batch whose body was too large."""
+        return self._refuse("batch_bytes", error) if error.status == 413 else error
+
+    def note(self, error: HttpError) -> None:
+        """Count a body that was too large."""
+        if error.status == 413 and error.limit is None:
+            self.refused["body_bytes"] += 1
+
+    def note_invalid(self, error: RequestError) -> None:
+        """Count a polygon that was too large."""
+        if isinstance(error, PolygonTooLarge):
+            self.refused["polygon_vertices"] += 1
+
+    def _refuse(self, name: LimitName, error: HttpError, closing: bool = False) -> HttpError:
+        self.refused[name] += 1
+        error.limit = name
+        if closing:
+            error.headers = [*error.headers, (b"connection", b"close")]
+        return error
+
+
+def _busy(message: str) -> HttpError:
+    return unavailable(f"{message}; try again later", _BUSY_SECONDS)
+
+
+def _too_many(message: str, seconds: int) -> HttpError:
+    seconds = max(1, seconds)
+    retry = (b"retry-after", b"%d" % seconds)
+    return HttpError.of("TOO_MANY_REQUESTS", f"{message}; try again in {seconds} s", headers=[retry])

@@ -1,0 +1,230 @@
+"""GET /api/v1/insight…: what was published, when, where and how late, from tables that the pipeline has made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from aviso_server.errors import InvalidRequest, RequestError
+from aviso_server.http.http_errors import HttpError, forbidden
+from aviso_server.http.request import Request
+from aviso_server.http.response import Answer, Count, Instant, RequestId, Response
+from aviso_server.insight.counts import QUESTIONS
+from aviso_server.model.event_type import EventType, GenericType
+from aviso_server.model.times import parse_instant
+
+__all__ = ["INSIGHTS", "InsightList", "get_insight", "list_insight"]
+
+_PARAMETERS = ("from", "to", "field")
+_MAX_QUERY = 1024  # bytes
+
+Seconds = Annotated[int, Meta(description="Seconds; less than 1/32 towards zero.")]
+Moment = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
+Step = Literal["hour", "day"]
+
+
+class InsightOverview(Answer, frozen=True):
+    """What there is of an event type, and how fresh it is."""
+
+    event_type: str
+    notifications: Annotated[Count, Meta(description="How many are counted.")]
+    through: Annotated[Count, Meta(description="All up to this sequence are counted.")]
+    updated: Annotated[Instant, Meta(description="When that was.")]
+    first: Moment
+    last: Moment
+    tables: list[Annotated[str, Meta(extra_json_schema={"enum": list(QUESTIONS)})]]
+
+
+class InsightList(Answer, frozen=True):
+    """What there is, of the event types that the caller may read."""
+
+    enabled: Annotated[bool, Meta(description="Whether this server makes such tables.")]
+    event_types: list[InsightOverview]
+    request_id: RequestId
+
+
+class _Insight(InsightOverview, frozen=True, kw_only=True, rename={"from_": "from"}):
+    from_: Instant
+    to: Instant
+
+
+class CountedAt(Answer, frozen=True):
+    time: Instant
+    count: Count
+
+
+class ValueCountedAt(Answer, frozen=True):
+    time: Instant
+    value: str
+    count: Count
+
+
+class ValueCounted(Answer, frozen=True):
+    value: str
+    count: Count
+
+
+class ValueSeen(ValueCounted, frozen=True):
+    first: Instant
+    last: Instant
+
+
+class FieldCounted(Answer, frozen=True):
+    field: str
+    values: list[ValueCounted]
+    other: Annotated[Count, Meta(description="How often all less frequent values came.")]
+
+
+class FieldSeen(Answer, frozen=True):
+    field: str
+    values: list[ValueSeen]
+    other: Annotated[Count, Meta(description="How often all less frequent values came.")]
+
+
+class DelaysAt(Answer, frozen=True):
+    time: Instant
+    count: Count
+    minimum: Seconds
+    maximum: Seconds
+    percentiles: dict[str, Seconds]
+
+
+class Delays(Answer, frozen=True):
+    """Delays since the time that the identifier names."""
+
+    count: Count
+    minimum: Seconds
+    maximum: Seconds
+    percentiles: dict[str, Seconds]
+    rows: list[DelaysAt]
+
+
+class HoursInsight(_Insight, frozen=True, kw_only=True):
+    """How many were published."""
+
+    step: Step
+    rows: list[CountedAt]
+    request_id: RequestId
+
+
+class FieldsInsight(_Insight, frozen=True, kw_only=True):
+    """How often each value of a field was published; for one field also when."""
+
+    step: Step
+    fields: list[FieldCounted]
+    rows: list[ValueCountedAt] | UnsetType = UNSET
+    request_id: RequestId
+
+
+class DelaysInsight(_Insight, frozen=True, kw_only=True):
+    """How long after their nominal time notifications were published; null if identifiers name no such time."""
+
+    step: Step
+    run: Delays | None
+    valid: Delays | None
+    request_id: RequestId
+
+
+class CoverageInsight(_Insight, frozen=True, kw_only=True):
+    """How many notifications touch each cell of one degree, by its south-western corner."""
+
+    highest: Count
+    cells: list[tuple[int, int, Count]]
+    request_id: RequestId
+
+
+class SeenInsight(_Insight, frozen=True, kw_only=True):
+    """When each value of a field was seen first and last."""
+
+    fields: list[FieldSeen]
+    request_id: RequestId
+
+
+INSIGHTS: dict[str, type[_Insight]] = dict(
+    zip(QUESTIONS, (HoursInsight, FieldsInsight, DelaysInsight, CoverageInsight, SeenInsight), strict=True)
+)
+"""What the answers to the questions look like."""
+
+
+async def list_insight(request: Request) -> Response:
+    """List what insight there is.
+
+    From tables that are made from the archive every few minutes.
+    """
+    service = request.service
+    shown: list[InsightOverview] = []
+    for members in await service.insights.overviews():
+        try:
+            event_type = service.catalogue.find(members["event_type"])
+        except RequestError:
+            continue  # nobody can ask for it any more
+        if service.may_know(event_type.base, request.user):
+            shown.append(msgspec.convert(members, InsightOverview))
+    return Response.json(InsightList(service.insights.enabled, shown, request.id))
+
+
+async def get_insight(request: Request) -> Response:
+    """Tell what was published, when, where and how late.
+
+    From tables that are made from the archive every few minutes.
+    """
+    service, name = request.service, request.params["name"]
+    try:
+        event_type = service.catalogue.find(request.params["event_type"])
+    except RequestError as error:
+        raise _nothing(error.message) from None
+    _check(request, event_type)
+    if name not in QUESTIONS:
+        raise _nothing(f"There is no insight named '{name}'; there are {', '.join(QUESTIONS)}")
+    if not service.insights.enabled:
+        raise _nothing("There is no insight on this server: archive.enabled and insight.enabled must be true")
+    if not service.insights.available:
+        raise _nothing("The archive is not on this machine; 'aviso-server pipeline report' can read its insight")
+    try:
+        found = await service.insights.answer(event_type.base, name, *_query(request.query))
+    except InvalidRequest as error:
+        raise HttpError.of("INVALID_INSIGHT_REQUEST", error.message, details=error.details) from None
+    if found is None:
+        raise _nothing(f"There is no insight of event type '{event_type.name}' yet; it comes some minutes after it")
+
+    def build() -> Response:
+        members: dict[str, Any] = {**found, "request_id": request.id}
+        return Response.json(msgspec.convert(members, INSIGHTS[name]))
+
+    return await asyncio.to_thread(build)
+
+
+def _check(request: Request, event_type: EventType | GenericType) -> None:
+    """Let callers through who may read all of the event type."""
+    service = request.service
+    if service.gate is None:
+        return
+    service.gate.allow(event_type, request.user, "read", request.id)
+    if not service.may_know(event_type.base, request.user):
+        raise forbidden(f"Insight of event type '{event_type.name}' is for administrators: it is about all of it")
+
+
+def _query(text: bytes) -> tuple[int | None, int | None, str | None]:
+    """Read `from`, `to` and `field`; InvalidRequest names what is wrong."""
+    if len(text) > _MAX_QUERY:
+        raise InvalidRequest(f"The query is longer than {_MAX_QUERY} bytes")
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
+        if name not in _PARAMETERS:
+            raise InvalidRequest(f"Unknown parameter '{name}'; accepted are {', '.join(_PARAMETERS)}", field=name)
+        if name in given:
+            raise InvalidRequest(f"Parameter '{name}' is given twice", field=name)
+        given[name] = value
+    start, end = (parse_instant(name, given[name]) if name in given else None for name in ("from", "to"))
+    for name, instant in (("from", start), ("to", end)):
+        if instant is not None and instant < 0:
+            raise InvalidRequest(f"Parameter '{name}' must not be before 1970", field=name)
+    return start, end, given.get("field")
+
+
+def _nothing(sentence: str) -> HttpError:
+    return HttpError.of("INSIGHT_NOT_FOUND", sentence)

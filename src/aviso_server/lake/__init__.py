@@ -1,0 +1,1 @@
+"""The lake: where notifications live for good, in one Delta table per stream."""

@@ -1,0 +1,419 @@
+"""One Delta table per stream: commits, snapshots, and what may be removed from disk.
+
+    <archive.path>/<stream>/_delta_log/…
+    <archive.path>/<stream>/part-….parquet
+
+A commit carries the files and, as the transaction of an application (`txn`), the stream's watermark: the last sequence
+that was ever archived. Every commit is made for one version of the table: when another writer was faster, it is
+refused, and whoever wanted it looks again. Nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Literal
+from urllib.parse import quote, unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType, StructType
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from aviso_server.errors import PipelineError
+from aviso_server.lake.files import Covered, DataFile, NewFile, covered_by
+from aviso_server.lake.ranges import Range, clipped, without_ranges
+from aviso_server.lake.schema import BBOX_KIND, CORNERS
+from aviso_server.lake.storage import LOCAL, Storage, joined
+
+__all__ = ["KEEP_HOURS", "Conflict", "Snapshot", "Table", "Tables", "VersionGone", "stream_folder", "streams"]
+
+KEEP_HOURS = 24
+"""Hours that files stay on disk after a commit has removed them: outside readers may still be at work on them."""
+
+_WATERMARK = "aviso.watermark"
+_CONFIGURATION = {
+    "delta.checkpointInterval": "50",
+    "delta.deletedFileRetentionDuration": f"interval {KEEP_HOURS} hours",
+    "delta.logRetentionDuration": "interval 7 days",
+}
+_NEEDED = {"sequence": "long", "time_ns": "long", "topic": "string", "identifier": "string", "payload": "string"}
+# Features that change neither what a file holds nor what a writer has to do. With others, such as deletion vectors, we
+# would show rows that are gone.
+_READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+_WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
+_READER_VERSIONS, _WRITER_VERSIONS = (1, 3), (1, 2, 7)
+_ALTERED = "somebody else has altered it"
+_ANSI = re.compile(r"\x1b\[[0-9;]*m|↳")
+_LONGEST_WORDS = 400
+_MOST_ATTEMPTS = 20
+_ESCAPE = "~"  # as the per cent sign in URLs, which delta-rs would take for one
+
+
+class Conflict(PipelineError):
+    """Another writer has changed the table in a way that the commit does not fit any more."""
+
+
+class VersionGone(PipelineError):
+    """A table is not known as it was at a time: it was not there yet, or files of that time are removed."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, dict=True):
+    """A table as one version of it says."""
+
+    version: int = -1
+    files: tuple[DataFile, ...] = ()  # in order of their sequences
+    watermark: int = 0  # the last sequence that was ever archived
+    columns: Mapping[str, str] = {}  # with their types, as Delta names them
+    refused: str | None = None  # why nothing can be written to it; None if nothing is in the way
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the files."""
+        return frozenset(each.name for each in self.files)
+
+    @cached_property
+    def missing(self) -> list[Range]:
+        """The ranges up to the watermark that no file covers."""
+        last = max([self.watermark, *(each.last for each in self.files)])
+        return without_ranges([(1, last)], [(each.first, each.last) for each in self.files])
+
+    @property
+    def gapless(self) -> int:
+        """The end of the part without a gap: a log may let go of everything up to here."""
+        return self.missing[0][0] - 1 if self.missing else self.watermark
+
+    def check_covered(self, stream: str, first: int, last: int) -> None:
+        """PipelineError if a file is missing that should have something between two sequences."""
+        for low, high in clipped([*self.missing, (self.watermark + 1, last)], first, last):
+            raise PipelineError(
+                f"sequences {low} to {high} of stream '{stream}' are in no file of its table: it has been altered, or "
+                "commits were lost; 'aviso-server pipeline audit' says more"
+            )
+
+
+def stream_folder(root: str, stream: str) -> str:
+    """The folder of a stream's table."""
+    name = quote(stream, safe="").replace(_ESCAPE, "%7E").replace("%", _ESCAPE)
+    if name[:1] in ("_", "."):  # would not be read as data
+        name = f"{_ESCAPE}{ord(name[0]):02X}{name[1:]}"
+    return joined(str(root), name)
+
+
+def streams(root: str, storage: Storage = LOCAL) -> dict[str, str]:
+    """The streams of an archive and the folders of their tables, sorted."""
+    folders = [each for each in storage.list(str(root)) if each.is_folder and each.name[:1] not in ("_", ".")]
+    tables = [each for each in folders if storage.list(joined(each.path, "_delta_log"))]
+    return dict(sorted((unquote(each.name.replace(_ESCAPE, "%")), each.path) for each in tables))
+
+
+class Tables:
+    """The tables of one archive; every thread of a process shares them, so that each knows what others read."""
+
+    def __init__(self, root: str, storage: Storage = LOCAL) -> None:
+        self.root = str(root)
+        self.storage = storage
+        self._lock = threading.Lock()
+        self._known: dict[str, Table] = {}
+
+    def of(self, stream: str) -> Table:
+        """The table of a stream; it need not exist yet."""
+        with self._lock:
+            if stream not in self._known:
+                self._known[stream] = Table(self.root, stream, self.storage)
+            return self._known[stream]
+
+    def streams(self) -> list[str]:
+        """The streams that have a table, sorted."""
+        return list(streams(self.root, self.storage))
+
+
+class Table:
+    """The table of one stream. Safe for threads."""
+
+    def __init__(self, root: str, stream: str, storage: Storage = LOCAL) -> None:
+        self.stream = stream
+        self.folder = stream_folder(root, stream)
+        self.storage = storage
+        self._lock = threading.RLock()
+        self._delta: DeltaTable | None = None
+        self._snapshot = Snapshot()
+        self._stamp: str | None = None  # of the commit that made it
+        self._covered: dict[str, Covered] = {}  # by the names of files, which never change
+        self._held: Counter[str] = Counter()  # names of files that somebody reads
+
+    def snapshot(self) -> Snapshot:
+        """The table as it is now; without files if there is none. PipelineError if it cannot be read."""
+        with self._lock, self._clearly():
+            if self._delta is not None and self.storage.stamp(self._commit_file(self._snapshot.version)) != self._stamp:
+                self._delta = None  # somebody has rolled commits back, or begun the table anew
+            if self._delta is None:
+                self._snapshot = Snapshot()
+                try:
+                    self._delta = self._open()
+                except TableNotFoundError:
+                    return self._snapshot
+            else:
+                self._delta.update_incremental()
+            if self._delta.version() != self._snapshot.version:
+                self._snapshot = self._read(self._delta)
+                self._stamp = self.storage.stamp(self._commit_file(self._snapshot.version))
+            return self._snapshot
+
+    def version_at(self, time_ns: int) -> int:
+        """Return the version that was the newest at a time; VersionGone if it cannot be read (any more)."""
+        moment = datetime.fromtimestamp(time_ns / 10**9, UTC)
+        with self._lock, self._clearly():
+            if self.snapshot().version < 0:
+                raise VersionGone(f"nothing of stream '{self.stream}' was archived then")
+            past = self._open()
+            past.load_as_version(moment)
+            version: int = past.version()
+            made = self._made_at(version)
+            if made > moment:  # delta-rs takes the oldest for whatever was before
+                oldest = made.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+                raise VersionGone(f"the oldest version of its table that is kept is of {oldest}")
+        with self.held(version):
+            return version
+
+    @contextmanager
+    def held(self, version: int | None = None) -> Iterator[Snapshot]:
+        """The table as it is now, or as it was at a version, kept readable while the context is open.
+
+        VersionGone if files of that version are removed from disk.
+        """
+        with self._lock, self._clearly():
+            snapshot = now = self.snapshot()
+            if version is not None and version != now.version:
+                snapshot = self._read(self._open(version))
+                replaced = snapshot.names - now.names
+                if not all(self.storage.stamp(joined(self.folder, name)) for name in replaced):
+                    raise VersionGone(
+                        f"files of that time are removed: what commits have replaced is kept for {KEEP_HOURS} hours"
+                    )
+            self._held.update(snapshot.names)
+        try:
+            yield snapshot
+        finally:
+            with self._lock:
+                self._held.subtract(snapshot.names)
+                self._held = +self._held
+
+    def covered(self, file: DataFile) -> Covered:
+        """What a file's footer says; of a file that others have written, that it has all rows."""
+        with self._lock:
+            if file.name not in self._covered:
+                with self.storage.open(file.path) as content:
+                    self._covered[file.name] = covered_by(pq.read_metadata(content)) or Covered(file.first, file.last)
+            return self._covered[file.name]
+
+    def commit(
+        self,
+        add: Sequence[NewFile],
+        remove: Iterable[DataFile] = (),
+        watermark: int | None = None,
+        after: int | None = None,
+        data_change: bool = True,
+    ) -> Snapshot:
+        """Add files, remove others and move the watermark, all at once and durably; the table as it is then.
+
+        Conflict if a file to remove is gone already, or if the watermark is not `after` any more.
+        """
+        gone = list(remove)
+        with self._lock, self._clearly():
+            for _ in range(_MOST_ATTEMPTS):
+                now = self.snapshot()
+                if now.refused is not None:
+                    raise PipelineError(now.refused)
+                if after is not None and now.watermark != after:
+                    raise Conflict(
+                        f"stream '{self.stream}' was to be archived from sequence {after + 1} on, and is archived up "
+                        f"to {now.watermark} already: another server or command archives it too"
+                    )
+                if lost := [each.name for each in gone if each.name not in now.names]:
+                    raise Conflict(f"stream '{self.stream}': another writer has replaced {lost[0]}")
+                try:
+                    self._write(now, add, gone, watermark, data_change)
+                except CommitFailedError:
+                    continue  # somebody was faster
+                self.storage.settle(self._commit_file(now.version + 1))
+                return self.snapshot()
+        raise Conflict(f"stream '{self.stream}': other writers were faster {_MOST_ATTEMPTS} times")
+
+    def vacuum(self, hours: int = KEEP_HOURS) -> int:
+        """Remove files from disk that commits have removed so many hours ago; how many. Never those that are held."""
+        with self._lock, self._clearly():
+            self.snapshot()
+            if self._delta is None:
+                return 0
+            names = [
+                unquote(each)
+                for each in self._delta.vacuum(
+                    hours,
+                    dry_run=True,
+                    enforce_retention_duration=False,
+                    full=hours > 0,  # what killed writers left; without waiting it may be a file on its way
+                )
+            ]
+            done = [name for name in names if not self._held[name] and self.storage.stamp(joined(self.folder, name))]
+            for name in done:
+                self.storage.remove(joined(self.folder, name))
+                self._covered.pop(name, None)
+            return len(done)
+
+    def _read(self, delta: DeltaTable) -> Snapshot:
+        found = pa.table(delta.get_add_actions(flatten=True))
+        rows = found.select(
+            [name for name in (*_FACTS, "min.sequence", "max.sequence") if name in found.column_names]
+        ).to_pylist()
+        files = []
+        for row in rows:
+            path = joined(self.folder, unquote(row["path"]))
+            first, last, count = row.get("min.sequence"), row.get("max.sequence"), row["num_records"]
+            files.append(
+                DataFile(first or 0, last or 0, path, row["size_bytes"], row["modification_time"] / 1000, count or 0)
+            )
+        columns = {field.name: _kind(field.type) for field in delta.schema().fields}
+        protocol = delta.protocol()
+        strange = _strange(protocol.min_reader_version, protocol.reader_features, "reader")
+        for name, kind in _NEEDED.items():
+            if columns.get(name) != kind:
+                strange = strange or f"column '{name}' is {columns.get(name) or 'gone'} and should be {kind}"
+        if strange is not None:
+            raise PipelineError(f"the table of stream '{self.stream}' cannot be read: {_ALTERED}; {strange}")
+        strange = _strange(protocol.min_writer_version, protocol.writer_features, "writer")
+        return Snapshot(
+            version=delta.version(),
+            files=tuple(self._placed(files)),
+            watermark=delta.transaction_version(_WATERMARK) or 0,
+            columns=columns,
+            refused=strange
+            and f"nothing can be archived to the table of stream '{self.stream}': {_ALTERED}; {strange}",
+        )
+
+    def _placed(self, files: list[DataFile]) -> list[DataFile]:
+        """The files with what they cover. Where the rows of neighbours touch, statistics say it all."""
+        empty = [self._spread(each) for each in files if not each.first]
+        ordered = sorted(each for each in files if each.first)
+        found = []
+        for place, file in enumerate(ordered):
+            before = ordered[place - 1].last if place else 0
+            after = ordered[place + 1].first if place + 1 < len(ordered) else None
+            touches = file.first == before + 1 and file.last + 1 == after
+            found.append(file if touches and file.name not in self._covered else self._spread(file))
+        return sorted([*found, *empty])
+
+    def _spread(self, file: DataFile) -> DataFile:
+        try:
+            covered = self.covered(file)
+        except (OSError, pa.ArrowException):
+            return file  # whoever reads it says so
+        return msgspec.structs.replace(file, first=covered.first, last=covered.last)
+
+    def _write(
+        self, now: Snapshot, add: Sequence[NewFile], gone: list[DataFile], watermark: int | None, data_change: bool
+    ) -> None:
+        moment = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(each.name, each.bytes, {}, moment, data_change, each.statistics) for each in add
+        ]
+        properties = CommitProperties(
+            max_commit_retries=0,  # for this version or not at all
+            app_transactions=None if watermark is None else [Transaction(_WATERMARK, watermark, moment)],
+        )
+        columns = {name: kind for each in add for name, kind in each.columns.items()}
+        self._covered |= {each.name: _known(each) for each in add if each.rows == each.last - each.first + 1}
+        if self._delta is None:
+            schema = Schema(_fields(columns))
+            try:
+                create_table_with_add_actions(
+                    self.storage.uri(self.folder),
+                    schema,
+                    [each for each in actions if isinstance(each, AddAction)],
+                    mode="error",
+                    configuration=_CONFIGURATION,
+                    storage_options=self.storage.options,
+                    commit_properties=properties,
+                )
+            except DeltaError as error:
+                if self.storage.list(joined(self.folder, "_delta_log")):
+                    raise CommitFailedError(str(error)) from None  # somebody has made the table meanwhile
+                raise
+            return
+        news = {name: kind for name, kind in columns.items() if name not in now.columns}
+        if news:
+            self._delta.alter.add_columns(_fields(news))
+            raise CommitFailedError("the table has got new columns")  # the commit is for the version after that
+        if other := [name for name, kind in columns.items() if now.columns[name] != kind]:
+            raise Conflict(f"stream '{self.stream}': column '{other[0]}' has another type in its table by now")
+        removals = [RemoveAction(each.name, data_change, moment, each.bytes, {}) for each in gone]
+        schema = self._delta.schema()
+        self._delta.create_write_transaction([*removals, *actions], "append", schema, commit_properties=properties)
+
+    def _open(self, version: int | None = None) -> DeltaTable:
+        return DeltaTable(self.storage.uri(self.folder), version=version, storage_options=self.storage.options)
+
+    def _made_at(self, version: int) -> datetime:
+        """Return when a version was committed."""
+        with self.storage.open(self._commit_file(version)) as content:
+            actions = map(json.loads, content.read().splitlines())
+            milliseconds = next(each["commitInfo"]["timestamp"] for each in actions if "commitInfo" in each)
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+    def _commit_file(self, version: int) -> str:
+        return joined(self.folder, f"_delta_log/{version:020d}.json")
+
+    @contextmanager
+    def _clearly(self) -> Iterator[None]:
+        """Whatever delta-rs complains about, as an error of ours that names the table."""
+        try:
+            yield
+        except (CommitFailedError, PipelineError):
+            raise
+        except (DeltaError, OSError, ValueError) as error:
+            words = " ".join(_ANSI.sub("", str(error)).split())[:_LONGEST_WORDS]
+            if "Unsupported" in words:
+                words = f"{_ALTERED}; it asks for more of Delta Lake than this server knows ({words})"
+            raise PipelineError(f"the table of stream '{self.stream}' cannot be used: {words}") from None
+
+
+_FACTS = ("path", "size_bytes", "modification_time", "num_records")
+
+
+def _fields(columns: Mapping[str, str]) -> list[Field]:
+    corners = StructType([Field(name, PrimitiveType("float"), nullable=True) for name in CORNERS])
+    return [
+        Field(name, corners if kind == BBOX_KIND else PrimitiveType(kind), nullable=True)
+        for name, kind in columns.items()
+    ]
+
+
+def _kind(of: object) -> str:
+    """The name of a type; of a struct with its members, of other types that we never write a word that fits none."""
+    if isinstance(of, StructType):
+        return f"struct<{','.join(f'{each.name}:{_kind(each.type)}' for each in of.fields)}>"
+    return str(getattr(of, "type", ""))
+
+
+def _known(file: NewFile) -> Covered:
+    return Covered(file.first, file.last)
+
+
+def _strange(version: int, features: Sequence[str] | None, kind: Literal["reader", "writer"]) -> str | None:
+    """What a table asks of its readers or writers that we do not know; None if nothing."""
+    versions, known = (_READER_VERSIONS, _READER_FEATURES) if kind == "reader" else (_WRITER_VERSIONS, _WRITER_FEATURES)
+    if unknown := sorted(set(features or ()) - known):
+        return f"it has the {kind} feature '{unknown[0]}', which this server does not know"
+    if version not in versions:
+        return f"it has version {version} of the {kind} protocol, and this server knows {', '.join(map(str, versions))}"
+    return None

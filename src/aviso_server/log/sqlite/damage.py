@@ -1,0 +1,377 @@
+"""Damage to a sqlite log: find it, refuse it, repair it.
+
+Above the newest sequence that the log's own limits have removed, every sequence is there, but for those that an
+administrator has removed, which the table `absent` knows. How far a stream must reach, the ledger says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aviso_server.errors import LogDamaged, LogUnavailable
+from aviso_server.log.sqlite.files import (
+    DATABASE,
+    FORMAT,
+    QUICK_CHECK_BYTES,
+    DirectoryLock,
+    Entry,
+    add_absent,
+    as_log_error,
+    check,
+    connect,
+    connect_to_read,
+    create_stream,
+    first_held,
+    format_of,
+    load_entries,
+    save_entry,
+    upgrade,
+)
+from aviso_server.log.sqlite.ledger import (
+    LEDGER,
+    PACKED_BOX,
+    START,
+    Sums,
+    chain,
+    ledger_name,
+    read_ledger,
+    unpack_sums,
+    write_ledger,
+)
+from aviso_server.model.notification import Box, Notification
+
+__all__ = [
+    "ROW",
+    "Fetch",
+    "Found",
+    "Repaired",
+    "Span",
+    "StreamRepair",
+    "acknowledged_of",
+    "damaged",
+    "expected",
+    "gaps",
+    "intact",
+    "numbers",
+    "refuse_damage",
+    "repair",
+    "spans",
+]
+
+Span = tuple[int, int]  # first and last sequence
+
+ROW = "sequence, time, CAST(topic AS BLOB), CAST(identifier AS BLOB), CAST(payload AS BLOB), box, sums"
+"""What `intact` needs of a row."""
+
+_HIGHEST = 2**63 - 1
+_NEWEST = 20_000  # sequences that are looked at when a large log starts
+_NAMED = 5  # spans that a message lists
+_FETCHED = 1000  # sequences that another store is asked for at once
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What another store has of a range."""
+
+    notifications: Sequence[Notification]
+    removed: Sequence[Span] = ()  # it knows that these were deleted
+
+
+Fetch = Callable[[str, int, int], Found]
+"""Asks another store for the notifications of a stream from one sequence to another."""
+
+
+class StreamRepair(msgspec.Struct, frozen=True):
+    """What was wrong with a stream, and what became of it; sequences as pairs of first and last."""
+
+    missing: Sequence[Span]
+    altered: Sequence[Span]
+    restored: Sequence[Span]
+    lost: Sequence[Span]  # still damaged, or given up if that was asked for
+    last: int
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """What a repair has found and done."""
+
+    ledger: str  # "sound", "missing" or "damaged"
+    streams: dict[str, StreamRepair]  # those with damage
+    given_up: bool  # the lost are noted as absent: the log can be used
+
+    @property
+    def usable(self) -> bool:
+        """True if a server can use the log now."""
+        return self.given_up or not any(each.lost for each in self.streams.values())
+
+
+def expected(connection: sqlite3.Connection, stream: int, start: int, end: int) -> list[Span]:
+    """List the sequences from `start` to `end` that a stream must hold."""
+    (trimmed,) = connection.execute("SELECT trimmed FROM catalogue WHERE id = ?", (stream,)).fetchone()
+    absent = connection.execute(
+        "SELECT first, last FROM absent WHERE stream = ? AND last >= ? AND first <= ? ORDER BY first",
+        (stream, start, end),
+    ).fetchall()
+    return list(_between([(0, trimmed), *absent], start, end))
+
+
+def gaps(held: Iterable[int], within: Sequence[Span]) -> list[Span]:
+    """List the sequences of `within` that are not among those held, which rise."""
+    missing: list[Span] = []
+    holding = spans(held)
+    for start, end in within:
+        missing += _between(holding, start, end)
+    return missing
+
+
+def spans(sequences: Iterable[int]) -> list[Span]:
+    """Join rising sequences to spans."""
+    return _merged((sequence, sequence) for sequence in sequences)
+
+
+def intact(row: tuple[Any, ...], checked: bool) -> Notification | None:
+    """Return the notification of a row with the columns `ROW`; None if it is not what was stored."""
+    sequence, time, topic, identifier, payload, packed, sums = row
+    try:
+        box = None if packed is None else Box(*PACKED_BOX.unpack(packed))
+        found = Notification(sequence, time, topic.decode(), identifier, payload, box)
+        if checked and chain(unpack_sums(sums, sequence)[0], [found])[0][0] != sums:
+            return None
+    except (TypeError, ValueError, AttributeError, struct.error):  # it is not even of the right kind
+        return None
+    return found
+
+
+def acknowledged_of(directory: Path) -> dict[str, int]:
+    """Return how far each stream must reach; LogDamaged if nobody can say, though somebody should."""
+    acknowledged = read_ledger(directory)
+    if acknowledged is None:
+        if format_of(directory / DATABASE) == FORMAT:
+            raise LogDamaged(
+                f"'{directory / LEDGER}' is missing. It tells how far the log must reach, so nobody knows whether "
+                "notifications are missing. Nothing was changed. Bring it back, or let 'aviso-server log repair' make "
+                "a new one from the log"
+            )
+        return {}
+    return acknowledged
+
+
+def refuse_damage(file: Path, acknowledged: Mapping[str, int]) -> None:
+    """Raise LogDamaged if the log lacks something that it must hold; of a large log only the newest is looked at.
+
+    Reads only: the write-ahead file stays as it is, whatever is wrong with it.
+    """
+    at_most = _HIGHEST if file.stat().st_size <= QUICK_CHECK_BYTES else _NEWEST
+    with contextlib.closing(connect_to_read(file)) as connection:
+        connection.execute("BEGIN")
+        missing = _find_missing(connection, load_entries(connection), acknowledged, at_most)
+    if missing:
+        raise damaged(file, missing, "missing")
+
+
+def numbers(missing: Sequence[Span]) -> str:
+    """Describe sequences: how many, and which."""
+    count = sum(last - first + 1 for first, last in missing)
+    listed = [f"{first}" if first == last else f"{first}-{last}" for first, last in missing[:_NAMED]]
+    more = " and more" if len(missing) > _NAMED else ""
+    return f"{count} notification{'s' if count != 1 else ''} (sequence {', '.join(listed)}{more})"
+
+
+def damaged(file: Path, what: Mapping[str, Sequence[Span]], words: str) -> LogDamaged:
+    """Build the error that names damaged notifications; `words` says what is wrong with them."""
+    named = "; ".join(f"stream '{stream}': {numbers(which)}" for stream, which in sorted(what.items()))
+    return LogDamaged(
+        f"the log in '{file}' is damaged, acknowledged notifications are {words}: {named}. "
+        "'aviso-server log repair' restores what the archive holds"
+    )
+
+
+def repair(directory: Path, fetch: Fetch | None, accept_loss: bool) -> Repaired:
+    """Restore what `fetch` finds of what is missing or altered; with `accept_loss`, go on without the rest.
+
+    No sequence that was acknowledged is given out again. LogError if there is no log, if a server uses it, or if
+    SQLite itself cannot read it.
+    """
+    file = directory / DATABASE
+    if not file.is_file():
+        raise LogUnavailable(f"there is no log in '{directory}': '{DATABASE}' is missing")
+    lock = DirectoryLock(directory)
+    lock.take()
+    try:
+        check(file)
+        state, acknowledged = _ledger(directory)
+        with contextlib.closing(connect(file)) as connection:
+            upgrade(connection)
+            connection.execute("BEGIN IMMEDIATE")
+            done = _repair(connection, acknowledged, fetch, accept_loss)
+            connection.execute("COMMIT")
+            entries = load_entries(connection).values()
+            repaired = Repaired(state, done, accept_loss)
+            if repaired.usable:
+                write_ledger(directory, {entry.id: (entry.name, entry.last) for entry in entries})
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return repaired
+    except sqlite3.Error as error:
+        raise as_log_error(error, "repairing") from error
+    except OSError as error:
+        raise LogUnavailable(f"the log in '{directory}' could not be repaired: {error}") from error
+    finally:
+        lock.release()
+
+
+def _ledger(directory: Path) -> tuple[str, dict[str, int]]:
+    try:
+        acknowledged = read_ledger(directory)
+    except LogDamaged:
+        return "damaged", {}
+    return ("missing", {}) if acknowledged is None else ("sound", acknowledged)
+
+
+def _repair(
+    connection: sqlite3.Connection, acknowledged: dict[str, int], fetch: Fetch | None, accept_loss: bool
+) -> dict[str, StreamRepair]:
+    entries = load_entries(connection)
+    missing = _find_missing(connection, entries, acknowledged, _HIGHEST)
+    known = {ledger_name(name) for name in entries}
+    for name in missing.keys() - entries.keys() - known:
+        entries[name] = create_stream(connection, name)
+    done: dict[str, StreamRepair] = {}
+    for name, entry in entries.items():
+        lacking, altered = missing.get(name, []), _find_altered(connection, entry)
+        if not lacking and not altered:
+            continue
+        last = max(entry.last, acknowledged.get(ledger_name(name), 0))
+        wrong = _merged([*lacking, *altered])
+        restored: list[Span] = []
+        for found in _fetched(fetch, name, wrong):
+            _put_back(connection, entry, found.notifications)
+            restored += spans(each.sequence for each in found.notifications)
+            for removed in found.removed:
+                _remove(connection, entry, removed)
+            restored += found.removed
+        lost = gaps((each for span in _merged(restored) for each in range(span[0], span[1] + 1)), wrong)
+        if accept_loss:
+            for span in lost:
+                _remove(connection, entry, span)
+        save_entry(connection, _counted(connection, entry, entry.last if lost and not accept_loss else last))
+        done[name] = StreamRepair(lacking, altered, _merged(restored), lost, last)
+    return done
+
+
+def _find_missing(
+    connection: sqlite3.Connection, entries: Mapping[str, Entry], acknowledged: Mapping[str, int], at_most: int
+) -> dict[str, list[Span]]:
+    """List the sequences that streams lack; only the newest `at_most` of each are looked at."""
+    missing: dict[str, list[Span]] = {}
+    lasts = {ledger_name(name): (name, entry.last) for name, entry in entries.items()}
+    for noted, last in sorted(acknowledged.items()):
+        name, held = lasts.get(noted, (noted, 0))
+        if last > held:
+            missing[name] = [(held + 1, last)]
+    if connection.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+        return missing
+    for name, entry in entries.items():
+        for start, end in expected(connection, entry.id, max(1, entry.last - at_most + 1), entry.last):
+            query = f"FROM {entry.table} WHERE sequence BETWEEN ? AND ?"
+            (count,) = connection.execute(f"SELECT count(*) {query}", (start, end)).fetchone()
+            if count != end - start + 1:
+                rows = connection.execute(f"SELECT sequence {query} ORDER BY sequence", (start, end))
+                lacking = gaps((sequence for (sequence,) in rows), [(start, end)])
+                missing[name] = lacking + missing.get(name, [])
+    return missing
+
+
+def _find_altered(connection: sqlite3.Connection, entry: Entry) -> list[Span]:
+    """List the notifications of a stream that are not as they were stored."""
+    rows = connection.execute(
+        f"SELECT {ROW} FROM {entry.table} WHERE sequence >= ? ORDER BY sequence", (entry.checked_from,)
+    )
+    return spans(row[0] for row in rows if intact(row, checked=True) is None)
+
+
+def _fetched(fetch: Fetch | None, stream: str, wanted: Sequence[Span]) -> Iterator[Found]:
+    if fetch is None:
+        return
+    for first, last in wanted:
+        for start in range(first, last + 1, _FETCHED):
+            yield fetch(stream, start, min(last, start + _FETCHED - 1))
+
+
+def _put_back(connection: sqlite3.Connection, entry: Entry, notifications: Sequence[Notification]) -> None:
+    """Store notifications at their sequences, in place of what is there."""
+    for one in notifications:
+        values = (
+            one.sequence,
+            one.time,
+            len(one.topic.encode()) + len(one.identifier) + len(one.payload),
+            chain(_sums_after(connection, entry, one.sequence - 1), [one])[0][0],
+            one.topic,
+            one.identifier.decode(),
+            one.payload.decode(),
+            None if one.box is None else PACKED_BOX.pack(*one.box),
+        )
+        connection.execute(
+            f"INSERT OR REPLACE INTO {entry.table} "
+            "(sequence, time, size, sums, topic, identifier, payload, box) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            values,
+        )
+
+
+def _sums_after(connection: sqlite3.Connection, entry: Entry, sequence: int) -> Sums:
+    """Return the checksums after a row; without such a row, those to begin with."""
+    row = connection.execute(f"SELECT sums FROM {entry.table} WHERE sequence = ?", (sequence,)).fetchone()
+    try:
+        return START if row is None else unpack_sums(row[0], sequence)[1]
+    except ValueError:
+        return START
+
+
+def _remove(connection: sqlite3.Connection, entry: Entry, span: Span) -> None:
+    connection.execute(f"DELETE FROM {entry.table} WHERE sequence BETWEEN ? AND ?", span)
+    add_absent(connection, entry.id, *span)
+
+
+def _counted(connection: sqlite3.Connection, entry: Entry, last: int) -> Entry:
+    """Make the stream's line of the catalogue from its rows."""
+    newest, time, count, size, largest, boxed = connection.execute(
+        "SELECT ifnull(max(sequence), 0), ifnull(max(time), 0), count(*), ifnull(sum(size), 0), ifnull(max(size), 0), "
+        f"ifnull(max(box IS NOT NULL), 0) FROM {entry.table}"
+    ).fetchone()
+    last = max(last, newest)
+    return msgspec.structs.replace(
+        entry,
+        first=first_held(connection, entry.table, last),
+        last=last,
+        last_time=max(entry.last_time, time),
+        count=count,
+        bytes=size,
+        largest=max(entry.largest, largest),
+        boxed=bool(entry.boxed or boxed),
+    )
+
+
+def _merged(several: Iterable[Span]) -> list[Span]:
+    """Sort spans and join those that touch."""
+    found: list[Span] = []
+    for first, last in sorted(several):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def _between(taken: Iterable[Span], start: int, end: int) -> Iterable[Span]:
+    for first, last in taken:
+        if first > start:
+            yield start, min(end, first - 1)
+        start = max(start, last + 1)
+        if start > end:
+            return
+    if start <= end:
+        yield start, end

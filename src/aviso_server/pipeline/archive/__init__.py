@@ -1,1 +1,0 @@
-"""The archive: Parquet files that hold what the log once held."""

@@ -1,1 +1,0 @@
-"""The bridge: how the server, which knows nothing of Spark, asks the process that does."""

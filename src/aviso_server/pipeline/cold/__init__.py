@@ -1,1 +1,0 @@
-"""Cold replay: notifications out of the archive, by Spark."""

@@ -1,1 +1,0 @@
-"""What is usual, learned from the archive by Spark."""

