@@ -19,6 +19,7 @@ from tests.harness import Server
 from tests.harness.sse import FRAME
 from tests.http.configurations import EVERY_FIELD_TYPE, LENIENT
 
+REFUSALS = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429]  # a body over the limit is refused unread
 OPENINGS = {"watch": {"connection_established", "replay_started"}, "replay": {"replay_started"}}
 CHECKS = [
     "not_a_server_error",
@@ -57,7 +58,11 @@ def fuzz(server: Server, max_examples: int) -> tuple[Counter[tuple[str, int]], l
             "generation": {"mode": "all", "max-examples": max_examples, "deterministic": True, "database": "none"},
             "phases": {"stateful": {"enabled": False}},  # one request does not lead to another in this interface
             # a wrong method is 404 by contract, so `unsupported_method`, which wants 405, is not among the checks
-            "checks": {"enabled": False, **{name: {"enabled": True} for name in CHECKS}},
+            "checks": {
+                "enabled": False,
+                **{name: {"enabled": True} for name in CHECKS},
+                "negative_data_rejection": {"enabled": True, "expected-statuses": REFUSALS},
+            },
         }
     )
     schema = schemathesis.openapi.from_url(f"{server.url}/api-docs/openapi.json", config=config)
