@@ -26,7 +26,7 @@ def main() -> None:
       aviso-server serve --config examples/config.yaml
       aviso-server check examples/config.yaml
       aviso-server schema
-      aviso-server publish mars class=od step=6
+      aviso-server publish mars class=od expver=1 domain=g date=20250706 time=12 stream=oper step=6
       aviso-server watch mars class=od
       aviso-server replay mars class=od
       aviso-server explain mars class=od

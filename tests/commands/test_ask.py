@@ -173,3 +173,12 @@ def test_a_broken_file(tmp_path: Path) -> None:
 def test_file_and_server_exclude_each_other(file: str) -> None:
     result = CliRunner().invoke(main, ["schema", "--config", file, "--url", "http://127.0.0.1:1"])
     assert result.exit_code == 2
+
+
+def test_the_variable_names_the_server_unless_a_file_is_given(file: str) -> None:
+    from_file = CliRunner().invoke(main, ["schema", "--config", file, "--json"], env={"AVISO_BASE_URL": "http://x"})
+    assert json.loads(from_file.stdout) == {"tide": TIDE}
+    body = json.dumps({"schema": {"wave": TIDE}}).encode()
+    with serving(Script([body], content_type="application/json")) as url:
+        asked = CliRunner().invoke(main, ["schema", "--json"], env={"AVISO_BASE_URL": url})
+    assert json.loads(asked.stdout) == {"wave": TIDE}

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import click
 import httpx
 import msgspec
+from click.core import ParameterSource
 from rich.text import Text
 
 from aviso_server.commands.notifications import filter_option, read_identifier
@@ -234,7 +235,8 @@ def schema(event_type: str | None, url: str | None, file: Path | None, as_json: 
     \b
     Exit codes: 0 shown, 1 no such event type or no server, 2 wrong usage.
     """
-    if url is not None and file is not None:
+    given = click.get_current_context().get_parameter_source("url")
+    if given is ParameterSource.COMMANDLINE and file is not None:
         raise click.UsageError("--url and --config exclude each other")
     schemas = _from_server(url or DEFAULT_URL) if file is None else _from_file(file)
     if event_type is not None and event_type not in schemas:

@@ -180,9 +180,10 @@ def publish(
 
     \b
     Examples:
-      aviso-server publish mars class=od date=20250609 step=6 --payload '{"location": "s3://bucket/field"}'
-      echo '{"location": "s3://bucket/field"}' | aviso-server publish mars class=od step=6 --payload -
-      aviso-server publish mars --identifier '{"class": "od", "step": 6}' --key job-4711 --json
+      aviso-server publish mars class=od expver=1 domain=g date=20250706 time=12 stream=oper step=6
+      aviso-server publish test_polygon date=20250706 time=12 polygon=46,8,46,9,47,9,46,8 --payload '"snow"'
+      echo '{"location": "s3://bucket/field"}' | aviso-server publish mars class=od … --payload -
+      aviso-server publish mars --identifier '{"class": "od", …}' --key job-4711 --json
 
     \b
     Exit codes: 0 stored, 1 the server is away or refused, 2 wrong usage.

@@ -47,7 +47,11 @@ def _check_url(context: click.Context, parameter: click.Parameter, url: str | No
 
 
 url_option = click.option(
-    "--url", metavar="URL", callback=_check_url, help=f"Address of a running server.  [default: {DEFAULT_URL}]"
+    "--url",
+    metavar="URL",
+    envvar="AVISO_BASE_URL",
+    callback=_check_url,
+    help=f"Address of a running server.  [env: AVISO_BASE_URL; default: {DEFAULT_URL}]",
 )
 configured_url_option = click.option(
     "--url", metavar="URL", callback=_check_url, help="Address of a running server.  [default: the configuration's]"

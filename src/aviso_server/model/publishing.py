@@ -166,9 +166,9 @@ class Publishing(_Layout):
             if name not in self._fields:
                 yield unknown_field(name, "notify", self._fields)
         known = dict(zip(self.names, self._values, strict=True))
-        for name in self._fields:
+        for name, field in self._fields.items():
             if name not in identifier:
-                yield missing_field(name, "notify")
+                yield missing_field(name, "notify", getattr(field, "default", None))
                 continue
             try:
                 known[name].part(identifier[name])
@@ -176,8 +176,9 @@ class Publishing(_Layout):
                 yield error
 
 
-def missing_field(name: str, operation: str) -> InvalidRequest:
-    return InvalidRequest(f"Required field '{name}' is missing for {operation} operation", field=name)
+def missing_field(name: str, operation: str, default: str | None = None) -> InvalidRequest:
+    hint = f"; send it empty to get its default '{default}'" if default else ""
+    return InvalidRequest(f"Required field '{name}' is missing for {operation} operation{hint}", field=name)
 
 
 def unknown_field(name: str, operation: str, fields: Iterable[str]) -> InvalidRequest:
