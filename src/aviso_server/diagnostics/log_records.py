@@ -195,10 +195,7 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "auth.ecpds.check.error": ("info", "A destination check failed; the request was refused."),
     "auth.ecpds.fetch.failed": ("warn", "One ECPDS server failed."),
     # Logs
-    "backend.sqlite.disk.failed": (
-        "error",
-        "The disk lost written data; publishing is refused until a restart.",
-    ),
+    "backend.sqlite.disk.failed": ("error", "The disk lost written data; publishing is refused until a restart."),
     "backend.sqlite.write.failed": ("error", "The log cannot be written; publishing is refused."),
     "backend.sqlite.write.recovered": ("warn", "The log can be written again."),
     "backend.sqlite.rollback.failed": ("warn", "A failed write could not be rolled back at once."),
@@ -208,10 +205,7 @@ EVENTS: dict[str, tuple[Level, str]] = {
         "error",
         "The ledger may not be on disk: after a power cut, lost notifications might go unnoticed.",
     ),
-    "backend.retention.clock.jumped": (
-        "warn",
-        "The clock jumped ahead; retention uses the old time for a day.",
-    ),
+    "backend.retention.clock.jumped": ("warn", "The clock jumped ahead; retention uses the old time for a day."),
     "backend.in_memory.topic.evicted": ("debug", "A topic was removed to make room for another."),
     "backend.jetstream.durability.weak": ("warn", "A setting weakens what an acknowledgement means."),
     "backend.jetstream.connection.retry": ("warn", "The broker did not answer; the server retries."),
@@ -265,38 +259,14 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "archive.removal.refused": ("warn", "The archive did not accept a delete or a wipe; the server retries."),
     "archive.quarantine.unreadable": ("warn", "A quarantine table of a load cannot be read."),
     "insight.failed": ("warn", "Insight could not be updated; the server retries."),
-    "subscription.created": (
-        "info",
-        "Somebody made a subscription; `by` says who.",
-    ),
-    "subscription.changed": (
-        "info",
-        "Somebody changed a subscription.",
-    ),
-    "subscription.paused": (
-        "info",
-        "Somebody paused a subscription.",
-    ),
-    "subscription.resumed": (
-        "info",
-        "Somebody had a subscription go on.",
-    ),
-    "subscription.confirmed": (
-        "info",
-        "The sink of a subscription agreed.",
-    ),
-    "subscription.unconfirmed": (
-        "info",
-        "The sink of a subscription did not agree; nothing is sent to it.",
-    ),
-    "subscription.rotated": (
-        "info",
-        "Somebody asked for a new secret.",
-    ),
-    "subscription.deleted": (
-        "info",
-        "Somebody deleted a subscription.",
-    ),
+    "subscription.created": ("info", "Somebody made a subscription; `by` says who."),
+    "subscription.changed": ("info", "Somebody changed a subscription."),
+    "subscription.paused": ("info", "Somebody paused a subscription."),
+    "subscription.resumed": ("info", "Somebody had a subscription go on."),
+    "subscription.confirmed": ("info", "The sink of a subscription agreed."),
+    "subscription.unconfirmed": ("info", "The sink of a subscription did not agree; nothing is sent to it."),
+    "subscription.rotated": ("info", "Somebody asked for a new secret."),
+    "subscription.deleted": ("info", "Somebody deleted a subscription."),
     "subscription.disabled": (
         "info",
         "A sink answered 410; nothing is sent to it until somebody resumes the subscription.",
@@ -305,38 +275,17 @@ EVENTS: dict[str, tuple[Level, str]] = {
         "error",
         "A subscription cannot be served: the event type or its fields are not what they were.",
     ),
-    "subscription.gap": (
-        "error",
-        "Retention removed notifications before a subscription came to them.",
-    ),
-    "subscription.state.failed": (
-        "error",
-        "How far subscriptions have come cannot be saved; the server retries.",
-    ),
+    "subscription.gap": ("error", "Retention removed notifications before a subscription came to them."),
+    "subscription.state.failed": ("error", "How far subscriptions have come cannot be saved; the server retries."),
     "subscription.push.failed": (
         "error",
         "Delivering a subscription failed in a way nobody thought of; the server retries.",
     ),
-    "subscription.push.failing": (
-        "warn",
-        "A sink did not take a notification; it is tried again.",
-    ),
-    "subscription.push.recovered": (
-        "info",
-        "A sink works again.",
-    ),
-    "subscription.push.blocked": (
-        "error",
-        "A subscription waits behind a notification that its sink does not take.",
-    ),
-    "subscription.letter.parked": (
-        "warn",
-        "A notification became a dead letter; the subscription goes on.",
-    ),
-    "subscription.fenced": (
-        "warn",
-        "Another server has taken over a subscription.",
-    ),
+    "subscription.push.failing": ("warn", "A sink did not take a notification; it is tried again."),
+    "subscription.push.recovered": ("info", "A sink works again."),
+    "subscription.push.blocked": ("error", "A subscription waits behind a notification that its sink does not take."),
+    "subscription.letter.parked": ("warn", "A notification became a dead letter; the subscription goes on."),
+    "subscription.fenced": ("warn", "Another server has taken over a subscription."),
     "subscription.taken_over": (
         "warn",
         "This server has taken over a subscription from one that gives no sign of life.",
@@ -378,10 +327,7 @@ class Allowance:
     __slots__ = ("_clock", "_left_out", "_per_second", "_records", "_until", "_written")
 
     def __init__(
-        self,
-        per_second: int = PER_SECOND,
-        clock: Callable[[], float] = time.monotonic,
-        records: RecordCounts = RECORDS,
+        self, per_second: int = PER_SECOND, clock: Callable[[], float] = time.monotonic, records: RecordCounts = RECORDS
     ) -> None:
         self._per_second = per_second
         self._clock = clock
@@ -408,10 +354,7 @@ class Floodgate(logging.Filter):
     """Limits records of one event and level per second; the next one says how many were left out."""
 
     def __init__(
-        self,
-        per_second: int = PER_SECOND,
-        clock: Callable[[], float] = time.monotonic,
-        records: RecordCounts = RECORDS,
+        self, per_second: int = PER_SECOND, clock: Callable[[], float] = time.monotonic, records: RecordCounts = RECORDS
     ) -> None:
         super().__init__()
         self._new = partial(Allowance, per_second, clock, records)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
-
-import msgspec
 
 from aviso_server import __version__
 from aviso_server.config.settings import Settings
-from aviso_server.http.openapi import FRAMES, SAMPLE_PAYLOAD, cloud_event_schema, component
-from aviso_server.http.response import Instant
+from aviso_server.delivery.sse import FRAMES, ControlFrame
+from aviso_server.http.openapi import (
+    FRAME_TABLE,
+    answer_schemas,
+    cloud_event_schema,
+    component,
+    notification_example,
+    notification_schema,
+)
 from aviso_server.http.routing import Route
 from aviso_server.model.event_type import Catalogue, EventType
 from aviso_server.model.fields.areas import PointCloudField, PolygonField
 from aviso_server.model.fields.field import PAIR_SCHEMA, Field
-from aviso_server.model.json_schema import published_sample, published_schema
+from aviso_server.model.json_schema import published_schema
 
 __all__ = ["asyncapi_document"]
 
@@ -24,100 +29,8 @@ _ABOUT = f"""\
 A stream is the answer to a POST request and comes as server-sent events. What to ask with is in the OpenAPI document
 of the same server, `openapi.json`.
 
-{FRAMES}"""
+{FRAME_TABLE}"""
 
-
-class ConnectionEstablished(msgspec.Struct):
-    """The first frame of a watch without a start."""
-
-    type: Literal["connection_established"]
-    topic: str
-    timestamp: Instant
-    connection_will_close_in_seconds: int
-    request_id: str
-
-
-class ReplayStarted(msgspec.Struct):
-    """The first frame of a replay, and of a watch with a start."""
-
-    type: Literal["replay_started"]
-    topic: str
-    timestamp: Instant
-    from_sequence: int | None
-    from_date: str | None
-    batch_size: int
-    request_id: str
-
-
-class ReplayCompleted(msgspec.Struct):
-    """All of the history that was asked for has been delivered."""
-
-    type: Literal["replay_completed"]
-    topic: str
-    timestamp: Instant
-
-
-class ReplayReceipt(msgspec.Struct):
-    """What a replay has sent, if its reader asked for a receipt."""
-
-    type: Literal["replay_receipt"]
-    topic: str
-    timestamp: Instant
-    count: int
-    of: int | None
-    first_sequence: int | None
-    last_sequence: int | None
-    digest: str
-    watermark: int
-
-
-class ReplayLimitReached(msgspec.Struct):
-    """There is more history than one request may have; ask again from a later start."""
-
-    type: Literal["notification_replay_limit_reached"]
-    topic: str
-    timestamp: Instant
-    max_allowed: int
-    message: str
-
-
-class Heartbeat(msgspec.Struct):
-    """A sign of life."""
-
-    timestamp: Instant
-    topic: str
-
-
-class StreamError(msgspec.Struct):
-    """Something failed; the stream ends after it."""
-
-    error: str
-    message: str
-    topic: str
-    request_id: str
-
-
-class ConnectionClosing(msgspec.Struct):
-    """The last frame; `reason` says why the stream ended."""
-
-    reason: Literal["end_of_stream", "max_duration_reached", "server_shutdown"]
-    message: str
-    topic: str
-    timestamp: Instant
-    request_id: str
-
-
-_FRAMES: dict[str, tuple[str, type]] = {
-    "connection_established": ("live-notification", ConnectionEstablished),
-    "replay_started": ("replay-control", ReplayStarted),
-    "replay_completed": ("replay-control", ReplayCompleted),
-    "replay_receipt": ("replay-control", ReplayReceipt),
-    "notification_replay_limit_reached": ("replay-control", ReplayLimitReached),
-    "heartbeat": ("heartbeat", Heartbeat),
-    "error": ("error", StreamError),
-    "connection_closing": ("connection-closing", ConnectionClosing),
-}
-"""Frames that are no notifications: the name of the event, and its members."""
 
 _OF_REPLAY = ("replay_started", "replay_completed", "notification_replay_limit_reached", "error", "connection_closing")
 
@@ -128,13 +41,13 @@ def asyncapi_document(routes: Iterable[Route], catalogue: Catalogue, settings: S
     address = urlsplit(settings.application.base_url)
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
-    messages = {name: _control(name, *parts) for name, parts in _FRAMES.items()}
+    messages = {name: _control(name, frame) for name, frame in FRAMES.items()}
     for each in catalogue.event_types.values():
         event, request = component("Event", each.name), component("Notification", each.name)
         messages[event], messages[request] = _event(each), _request(each)
         for verb, route, told in (
             ("publish", "notify", [request]),
-            ("watch", "watch", [event, *_FRAMES]),
+            ("watch", "watch", [event, *FRAMES]),
             ("replay", "replay", [event, *_OF_REPLAY]),
         ):
             name = component(verb, each.name)
@@ -177,9 +90,9 @@ def _operation(name: str, action: str, told: list[str]) -> dict[str, Any]:
     }
 
 
-def _control(name: str, event: str, frame: Any) -> dict[str, Any]:
-    payload = msgspec.json.schema_components([frame], ref_template="#/{name}")[1][frame.__name__]
-    return {"name": event, "title": name, "summary": payload.pop("description"), "payload": payload}
+def _control(name: str, frame: type[ControlFrame]) -> dict[str, Any]:
+    payload = answer_schemas([frame])[frame.__name__]
+    return {"name": frame.event, "title": name, "summary": payload.pop("description"), "payload": payload}
 
 
 def _event(event_type: EventType) -> dict[str, Any]:
@@ -210,24 +123,9 @@ def _delivered(field: Field) -> dict[str, Any]:
 
 def _request(event_type: EventType) -> dict[str, Any]:
     """Describe what a publisher sends."""
-    needed = ["event_type", "identifier", *(["payload"] if event_type.payload_required else [])]
-    example = {
-        "event_type": event_type.name,
-        "identifier": published_sample(event_type),
-        "payload": SAMPLE_PAYLOAD,
-    }
-    payload = {
-        "type": "object",
-        "properties": {
-            "event_type": {"const": event_type.name},
-            "identifier": published_schema(event_type),
-            "payload": {"description": "Any JSON value."},
-        },
-        "required": needed,
-    }
     return {
         "name": "notification",
         "title": f"Publish a notification of {event_type.name}",
-        "payload": payload,
-        "examples": [{"name": event_type.name, "payload": example}],
+        "payload": notification_schema(event_type, published_schema(event_type)),
+        "examples": [{"name": event_type.name, "payload": notification_example(event_type)}],
     }

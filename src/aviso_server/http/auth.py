@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import jwt
@@ -237,21 +237,11 @@ class TokenKeys(Protocol):
         """Return the keys that may have signed a token with this header; HttpError if they cannot be fetched."""
 
 
-class SharedSecret:
-    """A secret shared with whoever makes the tokens: HS256 and nothing else."""
+class FixedKeys:
+    """Keys that do not change while the server runs; they have no ids."""
 
-    def __init__(self, secret: str) -> None:
-        self._key = TokenKey(secret.encode(), ("HS256",))
-
-    async def candidates(self, kid: str | None, algorithm: str) -> Sequence[TokenKey]:
-        return [self._key] if algorithm in self._key.algorithms else []
-
-
-class PublicKeys:
-    """Public keys that do not change while the server runs; they have no ids."""
-
-    def __init__(self, keys: Sequence[PublicKey], pinned: Sequence[str]) -> None:
-        self._keys = [TokenKey(key, tuple(name for name in algorithms_of(key) if name in pinned)) for key in keys]
+    def __init__(self, keys: Iterable[TokenKey]) -> None:
+        self._keys = list(keys)
 
     async def candidates(self, kid: str | None, algorithm: str) -> Sequence[TokenKey]:
         return [key for key in self._keys if algorithm in key.algorithms]
@@ -341,11 +331,13 @@ def _read_key(entry: Any, pinned: Sequence[str]) -> TokenKey | None:
         material = jwt.PyJWK(entry).key
     except Exception:  # one odd key must not make the others useless
         return None
-    stated = entry.get("alg")
-    algorithms = tuple(
-        name for name in algorithms_of(material) if name in pinned and (stated is None or stated == name)
-    )
-    return TokenKey(material, algorithms, kid if isinstance(kid, str) else None) if algorithms else None
+    key = _public_key(material, [name for name in pinned if entry.get("alg") in (None, name)], kid)
+    return key if key.algorithms else None
+
+
+def _public_key(material: PublicKey, pinned: Sequence[str], kid: object = None) -> TokenKey:
+    algorithms = tuple(name for name in algorithms_of(material) if name in pinned)
+    return TokenKey(material, algorithms, kid if isinstance(kid, str) else None)
 
 
 _REMEMBERED = 60 * SECOND  # how long a good token need not be checked again: publishers send the same one many times
@@ -478,7 +470,7 @@ class Gate:
         self._service = AuthService(auth.auth_o_tron_url, self._outgoing) if auth.mode == "direct" else None
         self._credentials: Callable[[str], str | None] = bearer_or_basic if self._service else bearer_token
         self._tokens = Tokens(_keys(auth, self._outgoing), auth)
-        self._rules = StreamRules(auth.mode, streams, catalogue)
+        self.rules = StreamRules(auth.mode, streams, catalogue)
 
     async def admit(self, scope: Any, admin_only: bool, request_id: str) -> User | None:
         """Return who is calling, None for somebody without credentials; HttpError if they may not come in."""
@@ -503,18 +495,10 @@ class Gate:
     ) -> None:
         """Raise HttpError unless the user may read or write an event type."""
         try:
-            self._rules.check(event_type, user, action)
+            self.rules.check(event_type, user, action)
         except HttpError as error:
             _log_denied(error, request_id)
             raise
-
-    def check_reader(self, event_type: EventType | GenericType, user: User | None) -> None:
-        """Raise HttpError unless the user may read an event type; for deliveries, which nobody asks for one by one."""
-        self._rules.check(event_type, user, "read")
-
-    def may_know(self, stream: str, user: User | None) -> bool:
-        """Return whether the user may know that a stream exists and what it holds."""
-        return self._rules.may_know(stream, user)
 
     async def close(self) -> None:
         await self._outgoing.close()
@@ -534,8 +518,8 @@ def _keys(auth: Auth, outgoing: Outgoing) -> TokenKeys:
     if auth.jwks_url:
         return Jwks(auth.jwks_url, pinned, outgoing)
     if auth.public_key_file is not None:
-        return PublicKeys(read_public_keys(auth.public_key_file), pinned)
-    return SharedSecret(auth.jwt_secret)
+        return FixedKeys(_public_key(key, pinned) for key in read_public_keys(auth.public_key_file))
+    return FixedKeys([TokenKey(auth.jwt_secret.encode(), ("HS256",))])
 
 
 def _log_denied(error: HttpError, request_id: str) -> None:

@@ -12,13 +12,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from aviso_server import __version__
 from aviso_server.archive.supervisor import State
@@ -141,12 +135,7 @@ _LIST = (
         ("event_type", "status"),
         "Notifications about something overdue, or arrived after all, that this server has published.",
     ),
-    Series(
-        "aviso_subscriptions",
-        "gauge",
-        ("delivery", "status"),
-        "Subscriptions that this server knows.",
-    ),
+    Series("aviso_subscriptions", "gauge", ("delivery", "status"), "Subscriptions that this server knows."),
     Series(
         "aviso_subscriptions_failing",
         "gauge",
@@ -171,65 +160,32 @@ _LIST = (
         ("event_type", "delivery"),
         "Age of the oldest notification that was read for a subscription and not delivered.",
     ),
-    Series(
-        "aviso_subscription_in_flight",
-        "gauge",
-        (),
-        "Notifications that workers have.",
-    ),
-    Series(
-        "aviso_subscription_dead_letters",
-        "gauge",
-        ("delivery",),
-        "Dead letters that are kept.",
-    ),
+    Series("aviso_subscription_in_flight", "gauge", (), "Notifications that workers have."),
+    Series("aviso_subscription_dead_letters", "gauge", ("delivery",), "Dead letters that are kept."),
     Series(
         "aviso_subscription_notifications_total",
         "counter",
         ("delivery",),
         "Notifications that a sink took or a worker acknowledged.",
     ),
-    Series(
-        "aviso_subscription_requests_total",
-        "counter",
-        ("outcome",),
-        "Requests to sinks.",
-    ),
-    Series(
-        "aviso_subscription_retries_total",
-        "counter",
-        (),
-        "Requests to sinks that repeated a failed one.",
-    ),
+    Series("aviso_subscription_requests_total", "counter", ("outcome",), "Requests to sinks."),
+    Series("aviso_subscription_retries_total", "counter", (), "Requests to sinks that repeated a failed one."),
     Series(
         "aviso_subscription_redeliveries_total",
         "counter",
         (),
         "Notifications that went to another worker because a lease had ended.",
     ),
-    Series(
-        "aviso_subscription_parked_total",
-        "counter",
-        ("delivery",),
-        "Notifications that became dead letters.",
-    ),
+    Series("aviso_subscription_parked_total", "counter", ("delivery",), "Notifications that became dead letters."),
     Series(
         "aviso_subscription_gaps_total",
         "counter",
         (),
         "Times that retention removed notifications before a subscription came to them.",
     ),
+    Series("aviso_subscription_refused_total", "counter", (), "Deliveries that the roles of the owner did not allow."),
     Series(
-        "aviso_subscription_refused_total",
-        "counter",
-        (),
-        "Deliveries that the roles of the owner did not allow.",
-    ),
-    Series(
-        "aviso_subscription_fenced_total",
-        "counter",
-        (),
-        "Times that another server had taken a subscription over.",
+        "aviso_subscription_fenced_total", "counter", (), "Times that another server had taken a subscription over."
     ),
     Series("aviso_connections_active", "gauge", (), "Clients that are connected."),
     Series("aviso_limit", "gauge", ("limit",), "Limits as configured; one that is off is missing."),
@@ -260,9 +216,8 @@ def families(service: Service, streams: Mapping[str, StreamState]) -> Iterator[M
     """Yield all series; `streams` is what the log holds, by the event type that labels it."""
     for part in (_requests, _operations, _open_streams, _auth, _delivery, _lateness, _process):
         yield from itertools.starmap(_family, part(service))
-    yield from itertools.starmap(_family, _log(service, streams))
-    yield from itertools.starmap(_family, _archive(service, streams))
-    yield from itertools.starmap(_family, _subscriptions(service, streams))
+    for counted in (_log, _archive, _subscriptions):
+        yield from itertools.starmap(_family, counted(service, streams))
     threads = GaugeMetricFamily("process_threads", "Number of OS threads in the process.")
     threads.add_metric((), _threads())
     yield threads
@@ -492,34 +447,8 @@ _MAX_GENERIC = 256  # streams of generic event types that are asked for their si
 _NOTHING = StreamState(first=1, last=0, count=0, bytes=0)
 
 
-class MetricsApp:
-    """The ASGI application of the metrics port."""
-
-    def __init__(self, service: Service) -> None:
-        self._numbers = _Numbers(service)
-        self._process = ProcessCollector(registry=None)
-
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request_id = new_request_id()
-        response = Response(404)
-        if (scope["method"], scope["path"]) == ("GET", "/metrics"):
-            await self._numbers.refresh()
-            response = Response(200, await self._written(), _CONTENT_TYPE)
-        await response.send(send, request_id)
-
-    async def _written(self) -> bytes:
-        """Write all series; with hundreds of event types that takes long, so others get their turn in between."""
-        written = []
-        for family in [*self._numbers.collect(), *self._process.collect()]:
-            written.append(generate_latest(_One(family)))
-            await asyncio.sleep(0)
-        return b"".join(written)
-
-
-class _One(CollectorRegistry):
-    """One family of series."""
+class _Family(CollectorRegistry):
+    """A registry of one family."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -528,44 +457,56 @@ class _One(CollectorRegistry):
         return (self._family,)
 
 
-class _Numbers(Collector):
-    """Reads the numbers at the time of a scrape; what the log has to be asked for is fetched before."""
+class MetricsApp:
+    """The ASGI application of the metrics port."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._streams: dict[str, StreamState] = {}
+        self._streams: dict[str, StreamState] = {}  # what the log said last
+        self._process = ProcessCollector(registry=None)
 
-    async def refresh(self) -> None:
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request_id = new_request_id()
+        response = Response(404)
+        if (scope["method"], scope["path"]) == ("GET", "/metrics"):
+            await self._ask_log()
+            response = Response(200, await self._written(), _CONTENT_TYPE)
+        await response.send(send, request_id)
+
+    async def _written(self) -> bytes:
+        """Write all series; with hundreds of event types that takes long, so others get their turn in between."""
+        written = []
+        for family in [*families(self._service, self._streams), *self._process.collect()]:
+            written.append(generate_latest(_Family(family)))
+            await asyncio.sleep(0)
+        return b"".join(written)
+
+    async def _ask_log(self) -> None:
         """Ask the log what it holds; a log that cannot say leaves the last answer standing."""
         try:
             async with asyncio.timeout(_LOG_SECONDS):
-                self._streams = await self._held()
+                self._streams = await _held(self._service)
         except (LogError, TimeoutError) as error:
             logger.debug("the log does not say what it holds: %s", error, extra={"event": "metrics.log.unavailable"})
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not read anything."""
-        return ()
 
-    def collect(self) -> Iterable[Metric]:
-        return families(self._service, self._streams)
-
-    async def _held(self) -> dict[str, StreamState]:
-        service = self._service
-        held = dict.fromkeys([*service.catalogue.event_types, GENERIC], _NOTHING)
-        generic = 0
-        # only those that exist: asking a broker for others would make them
-        for stream in await service.log.streams():
-            label = service.label_of_stream(stream)
-            if label == GENERIC:
-                generic += 1
-                if generic > _MAX_GENERIC:
-                    continue
-            try:
-                state = await service.log.state(stream)
-            except StreamUnusable:
+async def _held(service: Service) -> dict[str, StreamState]:
+    held = dict.fromkeys([*service.catalogue.event_types, GENERIC], _NOTHING)
+    generic = 0
+    # only those that exist: asking a broker for others would make them
+    for stream in await service.log.streams():
+        label = service.label_of_stream(stream)
+        if label == GENERIC:
+            generic += 1
+            if generic > _MAX_GENERIC:
                 continue
-            if label == GENERIC:
-                state = StreamState(1, 0, held[label].count + state.count, held[label].bytes + state.bytes)
-            held[label] = state
-        return held
+        try:
+            state = await service.log.state(stream)
+        except StreamUnusable:
+            continue
+        if label == GENERIC:
+            state = StreamState(1, 0, held[label].count + state.count, held[label].bytes + state.bytes)
+        held[label] = state
+    return held

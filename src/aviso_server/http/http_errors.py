@@ -1,27 +1,7 @@
 """Every answer other than success, in one table.
 
-    HttpError
-    ├── 400  INVALID_JSON, UNKNOWN_FIELD, INVALID_REQUEST_SHAPE   the body is not a request
-    │        UNKNOWN_EVENT_TYPE                                   strict mode, and nobody configured it
-    │        INVALID_NOTIFICATION_REQUEST, INVALID_WATCH_REQUEST,
-    │        INVALID_REPLAY_REQUEST, INVALID_INSIGHT_REQUEST,
-    │        INVALID_SUBSCRIPTION_REQUEST                         a field or parameter is not acceptable
-    │        BATCH_REFUSED                                        all or nothing, and not all can be accepted
-    ├── 401  UNAUTHORIZED                                         credentials are missing or wrong
-    ├── 403  FORBIDDEN                                            credentials or the browser's page do not allow it
-    │        TOO_MANY_SUBSCRIPTIONS                               the caller, or the server, has enough
-    ├── 404  INSIGHT_NOT_FOUND, SUBSCRIPTION_NOT_FOUND            not there; unknown paths get an empty 404
-    ├── 409  IDEMPOTENCY_KEY_IN_DOUBT                             an earlier publish under the key was interrupted
-    │        SUBSCRIPTION_EXISTS                                  the caller has one of that name
-    ├── 422  IDEMPOTENCY_KEY_REUSED                               the key stands for other content
-    ├── 429  TOO_MANY_REQUESTS                                    too many requests or connections of one client
-    ├── 500  NOTIFICATION_STORAGE_FAILED                          the log could not store it
-    │        SSE_STREAM_INITIALIZATION_FAILED                     the log could not be read
-    │        INTERNAL_ERROR                                       everything nobody thought of
-    ├── 503  SERVICE_UNAVAILABLE                                  busy, or a service to ask does not answer
-    └── plain text, no code: 400 (unreadable encoding), 408, 413, 414, 415, 431, 501
-
-`http_error` turns a RequestError of the model into the HttpError of an endpoint.
+`http_error` turns a RequestError of the model into the HttpError of an endpoint. Unknown paths get an empty 404, and
+400 (unreadable encoding), 408, 413, 414, 415, 431 and 501 are plain text without a code.
 """
 
 from __future__ import annotations
@@ -85,10 +65,7 @@ ERRORS = {
         ErrorKind("UNKNOWN_FIELD", 400, None, "The body has a member that no request has."),
         ErrorKind("INVALID_REQUEST_SHAPE", 400, None, "A member is missing or has the wrong JSON type."),
         ErrorKind(
-            "UNKNOWN_EVENT_TYPE",
-            400,
-            "unknown_event_type",
-            "The event type is not configured; the server is strict.",
+            "UNKNOWN_EVENT_TYPE", 400, "unknown_event_type", "The event type is not configured; the server is strict."
         ),
         *(
             ErrorKind(
@@ -120,10 +97,7 @@ ERRORS = {
             "host name.",
         ),
         ErrorKind(
-            "INSIGHT_NOT_FOUND",
-            404,
-            "not_found",
-            "There is nothing of that name, or not yet; `message` says which.",
+            "INSIGHT_NOT_FOUND", 404, "not_found", "There is nothing of that name, or not yet; `message` says which."
         ),
         ErrorKind(
             "SUBSCRIPTION_NOT_FOUND",
@@ -266,10 +240,7 @@ def unavailable(message: str, seconds: int = 5) -> HttpError:
     return HttpError.of("SERVICE_UNAVAILABLE", message, headers=[(b"retry-after", b"%d" % seconds)])
 
 
-_KEY_CODES: dict[type[KeyRefused], str] = {
-    KeyReused: "IDEMPOTENCY_KEY_REUSED",
-    KeyInDoubt: "IDEMPOTENCY_KEY_IN_DOUBT",
-}
+_KEY_CODES: dict[type[KeyRefused], str] = {KeyReused: "IDEMPOTENCY_KEY_REUSED", KeyInDoubt: "IDEMPOTENCY_KEY_IN_DOUBT"}
 
 
 _MOST_FAULTS = 100

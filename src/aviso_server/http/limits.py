@@ -94,10 +94,7 @@ class Memory:
     """Compares the memory of this process with a mark, looking only now and then."""
 
     def __init__(
-        self,
-        watermark: int,
-        read: Callable[[], int] = resident_bytes,
-        clock: Callable[[], float] = time.monotonic,
+        self, watermark: int, read: Callable[[], int] = resident_bytes, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._watermark = watermark
         self._read = read

@@ -31,7 +31,15 @@ from aviso_server.model.json_schema import (
 from aviso_server.model.notification import Notification
 from aviso_server.model.times import ACCEPTED, INSTANT_TEXT, SECOND, SEQUENCE_TEXT, Span
 
-__all__ = ["FRAMES", "SAMPLE_PAYLOAD", "cloud_event_schema", "component", "openapi_document"]
+__all__ = [
+    "FRAME_TABLE",
+    "answer_schemas",
+    "cloud_event_schema",
+    "component",
+    "notification_example",
+    "notification_schema",
+    "openapi_document",
+]
 
 Schema = dict[str, Any]
 
@@ -77,7 +85,7 @@ def openapi_document(routes: Iterable[Route], catalogue: Catalogue, settings: Se
     documented = [route for route in routes if route.tag]
     types = dict.fromkeys(one for route in documented for _, answer in _documented(route) for one in answer.types)
     bodies = dict.fromkeys(route.body for route in documented if isinstance(route.body, type))
-    schemas = {**_body_types(bodies), **_answer_schemas([ErrorBody, *types])}
+    schemas = {**_body_types(bodies), **answer_schemas([ErrorBody, *types])}
     paths: Schema = {}
     for route in documented:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, catalogue, settings)
@@ -262,7 +270,7 @@ _TABLES = {
 }
 
 
-def _answer_schemas(types: Iterable[Any]) -> Schema:
+def answer_schemas(types: Iterable[Any]) -> Schema:
     """Return the schemas of answers; members with a default are always sent."""
     _, schemas = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     for schema in schemas.values():
@@ -312,7 +320,7 @@ def _closed(members: Schema) -> Schema:
 
 # Request bodies
 
-SAMPLE_PAYLOAD = {"location": "/archive/2025/07/06"}
+_SAMPLE_PAYLOAD = {"location": "/archive/2025/07/06"}
 
 _GENERIC = "OfAnyEventType"
 _NAMES = {"notification": "Notification", "watch": "Watch", "replay": "Replay", "explain": "Explain"}
@@ -419,9 +427,22 @@ def _reference(component: str) -> Schema:
     return {"$ref": f"#/components/schemas/{component}"}
 
 
+def notification_schema(event_type: EventType, identifier: Schema) -> Schema:
+    """Return the schema of what a publisher sends; `identifier` is that of its member."""
+    return _body("notification", {"const": event_type.name}, identifier, bool(event_type.payload_required))
+
+
+def notification_example(event_type: EventType) -> Schema:
+    """Return a request that a publisher may send."""
+    identifier = published_sample(event_type)
+    return {"event_type": event_type.name, "identifier": identifier, "payload": _SAMPLE_PAYLOAD}
+
+
 def _configured(endpoint: str, event_type: EventType) -> Schema:
     identifier = _reference(component(_IDENTIFIERS[endpoint], event_type.name))
-    return _body(endpoint, {"const": event_type.name}, identifier, bool(event_type.payload_required))
+    if endpoint == "notification":
+        return notification_schema(event_type, identifier)
+    return _body(endpoint, {"const": event_type.name}, identifier, False)
 
 
 def _generic(endpoint: str, catalogue: Catalogue) -> Schema:
@@ -447,7 +468,7 @@ def _body(endpoint: str, event_type: Schema, identifier: Schema, payload_require
     if endpoint == "notification":
         needed = payload_required
         types = {"type": ["object", "array", "string", "number", "boolean"]} if needed else {}
-        properties["payload"] = {"description": _PAYLOAD, "examples": [SAMPLE_PAYLOAD], **types}
+        properties["payload"] = {"description": _PAYLOAD, "examples": [_SAMPLE_PAYLOAD], **types}
         properties |= {"from_id": _IGNORED_TEXT, "from_date": _IGNORED_TEXT, "to_id": _ABSENT, "to_date": _ABSENT}
         schema["required"] = ["event_type", "identifier", *(["payload"] if needed else [])]
         return schema
@@ -490,11 +511,7 @@ def _examples(endpoint: str, catalogue: Catalogue) -> Schema:
     examples: Schema = {}
     for name, event_type in catalogue.event_types.items():
         if endpoint == "notification":
-            examples[name] = {
-                "event_type": name,
-                "identifier": published_sample(event_type),
-                "payload": SAMPLE_PAYLOAD,
-            }
+            examples[name] = notification_example(event_type)
             continue
         for title, identifier in filter_samples(event_type).items():
             request = {"event_type": name, "identifier": identifier}
@@ -509,7 +526,7 @@ def _examples(endpoint: str, catalogue: Catalogue) -> Schema:
 
 
 _EXTRAS: dict[str, Schema] = {
-    "notification": {"payload": SAMPLE_PAYLOAD},
+    "notification": {"payload": _SAMPLE_PAYLOAD},
     "watch": {},
     "replay": {"from_id": "1"},
     "explain": {"days": 1},
@@ -529,7 +546,7 @@ _STARTS: dict[str, dict[str, Schema]] = {
 
 _NOON = 1_751_803_200 * SECOND  # 2025-07-06T12:00:00Z
 
-FRAMES = """\
+FRAME_TABLE = """\
 Every frame is an `event:` line, one `data:` line of JSON and an empty line. `Last-Event-ID` is ignored: to go on after
 a break, send the last sequence plus one as `from_id`.
 
@@ -610,7 +627,7 @@ def _events(catalogue: Catalogue, settings: Settings) -> tuple[bytes, bytes, str
     # an event type with plain text values makes the clearest example
     plain = (each for each in catalogue.event_types.values() if not each.shaped)
     if (first := next(plain, None)) is not None:
-        draft = first.check(published_sample(first), SAMPLE_PAYLOAD)
+        draft = first.check(published_sample(first), _SAMPLE_PAYLOAD)
         event_type, identifier, payload = first.name, draft.identifier, draft.payload
         topic = first.compile(filter_samples(first)["required fields only"], "replay").topic
     renderer = Renderer(event_type, settings.application.base_url)

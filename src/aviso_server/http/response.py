@@ -16,7 +16,6 @@ __all__ = [
     "Answer",
     "Count",
     "Headers",
-    "Instant",
     "Processed",
     "RequestId",
     "Response",
@@ -31,7 +30,6 @@ HTML = b"text/html; charset=utf-8"
 
 Count = Annotated[int, Meta(ge=0)]
 RequestId = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
-Instant = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Processed = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
 
 

@@ -110,7 +110,7 @@ class Service:
 
         Whatever lists or counts streams asks here.
         """
-        return self.gate is None or self.gate.may_know(stream, user)
+        return self.gate is None or self.gate.rules.may_know(stream, user)
 
     def label(self, event_type: str) -> str:
         """Return the label of an event type in metrics; those that nobody configured share one."""

@@ -118,8 +118,7 @@ def _operand(name: str, operator: str, kind: Kind, value: object) -> Operand:
     if kind == "text" and type(value) is str:
         return value.lower()
     raise InvalidRequest(
-        f"Field '{name}': operator '{operator}' expects {_NOUNS[kind]}; got {_shown(value)}",
-        field=name,
+        f"Field '{name}': operator '{operator}' expects {_NOUNS[kind]}; got {_shown(value)}", field=name
     )
 
 

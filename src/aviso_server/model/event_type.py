@@ -83,11 +83,7 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Publishing(self)
 
     def compile(
-        self,
-        identifier: dict[str, Any],
-        operation: Operation,
-        point: shapes.Point | None = None,
-        lenient: bool = False,
+        self, identifier: dict[str, Any], operation: Operation, point: shapes.Point | None = None, lenient: bool = False
     ) -> Filter:
         """Compile the filter of a watch or replay request; InvalidRequest if it cannot mean anything.
 
@@ -220,11 +216,7 @@ class GenericType(msgspec.Struct, frozen=True):
                 yield error
 
     def compile(
-        self,
-        identifier: dict[str, Any],
-        operation: Operation,
-        point: shapes.Point | None = None,
-        lenient: bool = False,
+        self, identifier: dict[str, Any], operation: Operation, point: shapes.Point | None = None, lenient: bool = False
     ) -> Filter:
         """Compile the filter of a watch or replay request: as many tokens as there are keys, `*` for any.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Annotated
 
 import msgspec
 
@@ -16,6 +17,7 @@ __all__ = [
     "INSTANT_TEXT",
     "SECOND",
     "SEQUENCE_TEXT",
+    "Instant",
     "Span",
     "event_time",
     "parse_instant",
@@ -27,6 +29,9 @@ __all__ = [
 
 
 SECOND = 1_000_000_000
+
+Instant = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+"""The text of a point in time, in a type that JSON schemas are made from."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIX_SECONDS_DIGITS = 11

@@ -326,11 +326,7 @@ async def _metrics_served(service: Service, listening: socket.socket) -> AsyncIt
     """Answer scrapes on this socket until the context is left."""
     server = _MetricsServer(
         uvicorn.Config(
-            MetricsApp(service),
-            http=HttpConnection,
-            **_UVICORN,
-            limit_concurrency=64,
-            timeout_graceful_shutdown=1,
+            MetricsApp(service), http=HttpConnection, **_UVICORN, limit_concurrency=64, timeout_graceful_shutdown=1
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="metrics")

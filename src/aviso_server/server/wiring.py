@@ -173,12 +173,11 @@ def _guard(gate: Gate | None, ecpds: EcpdsPlugin | None, catalogue: Catalogue) -
         owner = subscription.owner
         user = User(owner.name, owner.realm, owner.roles, owner.attributes, _FOR_EVER, owner.admin)
         try:
-            gate.check_reader(catalogue.find(wanted.event_type), None if owner.key == ANYBODY.key else user)
+            reader = None if owner.key == ANYBODY.key else user
+            gate.rules.check(catalogue.find(wanted.event_type), reader, "read")
             if ecpds is not None:
                 await ecpds.check(wanted, user, subscription.id)
-        except HttpError as error:
-            return error.message
-        except RequestError as error:
+        except (HttpError, RequestError) as error:
             return error.message
         return None
 

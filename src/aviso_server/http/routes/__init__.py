@@ -13,7 +13,7 @@ import msgspec
 
 from aviso_server.delivery.formats import EVENT_STREAM
 from aviso_server.http.http_errors import NOTIFY, REPLAY, SUBSCRIPTION, WATCH
-from aviso_server.http.openapi import FRAMES
+from aviso_server.http.openapi import FRAME_TABLE
 from aviso_server.http.routes import (
     admin,
     explanation,
@@ -34,7 +34,7 @@ _BODY_ERRORS = ("INVALID_JSON", "UNKNOWN_FIELD", "INVALID_REQUEST_SHAPE", "UNKNO
 _KEY_ERRORS = ("IDEMPOTENCY_KEY_IN_DOUBT", "IDEMPOTENCY_KEY_REUSED")
 _PUBLISH_ERRORS = (*_BODY_ERRORS, "INVALID_NOTIFICATION_REQUEST", *_KEY_ERRORS, "NOTIFICATION_STORAGE_FAILED")
 _STREAM_FAILED = "SSE_STREAM_INITIALIZATION_FAILED"
-_STREAM = {200: Documented(FRAMES, media_type=EVENT_STREAM)}
+_STREAM = {200: Documented(FRAME_TABLE, media_type=EVENT_STREAM)}
 _WHEN = {"type": "string", "minLength": 1}
 
 

@@ -16,7 +16,7 @@ from aviso_server.errors import InvalidRequest, LogError, LogUnavailable, Malfor
 from aviso_server.http.body import RequestBody, read_request
 from aviso_server.http.http_errors import WATCH, http_error, unavailable
 from aviso_server.http.request import Request
-from aviso_server.http.response import Answer, Count, Instant, RequestId, Response
+from aviso_server.http.response import Answer, Count, RequestId, Response
 from aviso_server.http.routes.streams import prepare, read_as_of
 from aviso_server.http.service import Service
 from aviso_server.model.event_type import EventType
@@ -37,7 +37,7 @@ from aviso_server.model.histogram import Tally
 from aviso_server.model.json_text import loads, quoted
 from aviso_server.model.notification import Notification
 from aviso_server.model.shapes import Point
-from aviso_server.model.times import SECOND, Span, event_time
+from aviso_server.model.times import SECOND, Instant, Span, event_time
 from aviso_server.store import PastStore, Store
 
 __all__ = ["Counted", "Explanation", "count", "explain"]

@@ -12,10 +12,10 @@ from msgspec import UNSET, Meta, UnsetType
 from aviso_server.errors import InvalidRequest, RequestError
 from aviso_server.http.http_errors import HttpError, forbidden
 from aviso_server.http.request import Request
-from aviso_server.http.response import Answer, Count, Instant, RequestId, Response
+from aviso_server.http.response import Answer, Count, RequestId, Response
 from aviso_server.insight.counts import QUESTIONS
 from aviso_server.model.event_type import EventType, GenericType
-from aviso_server.model.times import parse_instant
+from aviso_server.model.times import Instant, parse_instant
 
 __all__ = ["INSIGHTS", "InsightList", "get_insight", "list_insight"]
 

@@ -15,10 +15,10 @@ from aviso_server.http.body import aside
 from aviso_server.http.ecpds import EcpdsPlugin
 from aviso_server.http.http_errors import SUBSCRIPTION, HttpError, http_error
 from aviso_server.http.request import Request
-from aviso_server.http.response import Answer, Count, Instant, RequestId, Response
+from aviso_server.http.response import Answer, Count, RequestId, Response
 from aviso_server.model.event_type import read_point
 from aviso_server.model.json_text import loads
-from aviso_server.model.times import Span, event_time, read_start
+from aviso_server.model.times import Instant, Span, event_time, read_start
 from aviso_server.subscriptions.registry import NameTaken, NoSuchSubscription, Subscriptions, TooMany
 from aviso_server.subscriptions.state_keeper import Active, Attempt, DeadLetter
 from aviso_server.subscriptions.subscription import (

@@ -79,14 +79,7 @@ NAME_IN_USE = 10058
 _ATOMIC_LEVEL = 3  # older ones refuse message ids in a batch
 _BATCH_LEVEL = 1
 _LIMITS = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
-_RECONCILED = (
-    "subjects",
-    *_LIMITS,
-    "num_replicas",
-    "compression",
-    "discard",
-    "retention",
-)
+_RECONCILED = ("subjects", *_LIMITS, "num_replicas", "compression", "discard", "retention")
 _OURS = ("allow_direct", "allow_atomic")
 _THINNED = "aviso_thinned_through"  # in the metadata of a stream that has, or had, only the newest of each topic
 _KEEP = StoragePolicy()

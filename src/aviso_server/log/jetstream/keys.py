@@ -232,11 +232,7 @@ class OncePublisher:
         return message["seq"], base64.b64decode(message.get("hdrs", ""))
 
     async def _store(
-        self,
-        entries: Sequence[Keyed],
-        due: Sequence[int],
-        mine: Mapping[int, _Mine],
-        outcomes: Outcomes,
+        self, entries: Sequence[Keyed], due: Sequence[int], mine: Mapping[int, _Mine], outcomes: Outcomes
     ) -> None:
         by_stream: dict[str, list[int]] = {}
         for place in due:

@@ -39,10 +39,7 @@ TOPIC = b"\r\naviso_topic: "
 BOX = b"\r\nspatial_bbox: "
 
 # Members of an identifier that are shapes, and the headers in which they travel.
-_SHAPES = (
-    (b'"polygon":', "spatial_geometry"),
-    (b'"point_cloud":', "spatial_point_cloud"),
-)
+_SHAPES = ((b'"polygon":', "spatial_geometry"), (b'"point_cloud":', "spatial_point_cloud"))
 _PLACEHOLDER = b"null"
 _POLYGON_TOKEN = "%5Fpolygon"  # in the place of a polygon in a topic that is not the subject
 
