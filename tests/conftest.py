@@ -19,7 +19,7 @@ settings.register_profile("tests", deadline=None)  # a busy machine is no reason
 settings.load_profile("tests")
 
 _TESTS = Path(__file__).parent
-_FIRST = ("pipeline", "archive", "browser", "docs", "stress", "faults", "client", "conformance", "http")
+_FIRST = ("spark", "archive", "browser", "docs", "stress", "faults", "client", "conformance", "http")
 """Folders with Spark, browsers and many servers come first, so that no long file is left for one worker at the end."""
 
 _PLACES = [_TESTS / name for name in _FIRST]

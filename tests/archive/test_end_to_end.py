@@ -413,7 +413,7 @@ def test_a_lost_log_and_a_killed_server(archived: Archived) -> None:
     directory = archived.server.directory
     assert len(processes(directory)) >= 2, "the pipeline process and its Java"
     archived.server.kill()
-    until(lambda: processes(directory) == [], lambda: str(processes(directory)), 15)
+    until(lambda: processes(directory) == [], lambda: str(processes(directory)))
     shutil.rmtree(directory / "log")
     archived.server.start()
     archived.publish("tide", 10)
@@ -428,7 +428,7 @@ def test_it_stops_with_the_server(archived: Archived) -> None:
     directory = archived.server.directory
     assert processes(directory)
     assert archived.server.stop() == 0
-    until(lambda: processes(directory) == [], lambda: str(processes(directory)), 5)
+    until(lambda: processes(directory) == [], lambda: str(processes(directory)))
 
 
 @pytest.mark.long  # a second server with a Spark of its own

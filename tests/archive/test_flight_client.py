@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aviso_server.archive.flight_client import Slots, Turn
+from tests.harness.patience import PATIENCE
 
 
 def test_so_many_at_a_time_in_the_order_in_which_they_came() -> None:
@@ -45,7 +46,7 @@ def test_giving_up_at_the_moment_of_ones_turn_hands_it_on() -> None:
             first, second = asyncio.create_task(wait()), asyncio.create_task(wait())
             await asyncio.sleep(0)
         first.cancel()  # it has been given the turn and has not woken up
-        await asyncio.wait_for(second, 30)
+        await asyncio.wait_for(second, PATIENCE)
         assert (slots.taken, slots.waiting) == (0, 0)
 
     asyncio.run(run())
@@ -61,7 +62,7 @@ def test_whoever_does_nothing_loses_their_turn_to_whoever_waits() -> None:
             await asyncio.sleep(0.1)
             assert lazy.goes_on(), "nobody else wants it"
             lazy.rests()
-            async with asyncio.timeout(1), slots.turn():
+            async with asyncio.timeout(PATIENCE), slots.turn():
                 assert lost == [lazy]
                 assert not lazy.goes_on()
                 assert slots.taken == 1

@@ -24,6 +24,7 @@ from aviso_server.spark.archiver import ArchiveStatus
 from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, FlightServer
 from aviso_server.store import Coverage, Version
 from tests.delivery.scene import TIDE
+from tests.harness.patience import PATIENCE
 from tests.lake.scene import write
 
 WANTED = TIDE.compile({}, "replay")
@@ -172,7 +173,7 @@ async def lake_on(rows: Rows, directory: Path, max_replays: int = 4, path: str |
         server.shutdown()
 
 
-async def until(condition: Any, seconds: float = 10.0) -> None:
+async def until(condition: Any, seconds: float = PATIENCE) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
@@ -556,7 +557,7 @@ def test_what_another_server_has_archived_meanwhile_is_asked_for_before_the_answ
             await asyncio.sleep(0.3)
             assert not asking.done(), "nobody can say yet"
             rows.state = "standby"
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 assert await asking == Coverage(1, 1000)
 
     asyncio.run(run())

@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 from tests.browser.events import storms
 from tests.browser.visit import Visit
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 
 RATE = 1000
 SECONDS = 5
@@ -23,7 +24,7 @@ PUBLISHERS = 2
 
 def publish(server: Server, number: int) -> None:
     """Publish at an even pace over one connection."""
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE)
     started = time.monotonic()
     for place, (identifier, payload) in enumerate(storms(number)):
         body = json.dumps({"event_type": "storm", "identifier": identifier, "payload": payload})

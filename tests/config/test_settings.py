@@ -21,6 +21,7 @@ from tests.harness import Server
 from tests.harness.auth_service import AuthOTron, basic
 from tests.harness.broker import single
 from tests.harness.client import body
+from tests.harness.patience import PATIENCE
 from tests.harness.tokens import SECRET, bearer, token
 
 FILE = Path(__file__).parents[2] / "examples" / "reference-config.yaml"
@@ -144,7 +145,7 @@ def test_access(server: Server) -> None:
 
 
 def test_metrics(server: Server, metrics_port: int) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
     assert "\naviso_auth_requests_total{" in text
     assert '\naviso_ecpds_access_decisions_total{outcome="allow"} ' in text

@@ -18,6 +18,7 @@ from aviso_server.model.event_type import EventType
 from aviso_server.model.notification import Box, Notification
 from aviso_server.model.times import Span
 from aviso_server.store import Store
+from tests.harness.patience import PATIENCE
 from tests.harness.sse import FRAME, Frame
 from tests.model.event_types import event_type
 
@@ -179,7 +180,7 @@ async def publish(
     return await log.append_many([draft] * count)
 
 
-async def settled(condition: Any, seconds: float = 10.0) -> None:
+async def settled(condition: Any, seconds: float = PATIENCE) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -7,11 +7,12 @@ history and store are the real ones. A schedule of a few hundred steps takes som
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -29,13 +30,14 @@ from aviso_server.store import Store
 from tests.archive.shelf import Shelf
 from tests.delivery.scene import TIDE, Reader
 
-__all__ = ["Step", "make_schedule", "shortest", "simulate"]
+__all__ = ["Step", "in_simulated_time", "make_schedule", "shortest", "simulate"]
 
 HEARTBEAT = 10.0  # seconds
 SLACK = 1.0  # seconds that a heartbeat may be late
 PORTS = ("oslo", "kiel")
 ERRORS: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, ConnectionResetError)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -78,6 +80,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         pass
+
+
+def in_simulated_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an asynchronous test that needs no threads or sockets; its pauses take no time, however slow the machine."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=lambda: SimulatedLoop(random.Random(0))) as runner:
+            runner.run(test(*args, **kwargs))
+            loop = runner.get_loop()
+        assert isinstance(loop, SimulatedLoop)
+        assert loop.unhandled == []
+
+    return run
 
 
 class SimulatedLog(MemoryLog):

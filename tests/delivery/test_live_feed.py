@@ -22,7 +22,7 @@ from aviso_server.model.notification import Draft, Notification
 from aviso_server.model.times import Span
 from aviso_server.server.wiring import make_service
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, join, publish, roomy, settled
-from tests.log.scenario import in_event_loop
+from tests.delivery.simulation import in_simulated_time
 
 ERRORS = [RuntimeError("the handler is closed"), OSError(5, "input/output error"), ValueError("?"), BrokenPipeError()]
 DAMAGED = Draft("tides", "tides.oslo.3", b'{"port":"oslo"', b"null")
@@ -55,7 +55,7 @@ def feeds() -> list[asyncio.Task[Any]]:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-@in_event_loop
+@in_simulated_time
 async def test_a_transport_that_raises_ends_its_own_watcher_only(error: Exception) -> None:
     log, unexpected = roomy(), list[Any]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unexpected.append(context))
@@ -89,7 +89,7 @@ async def test_a_transport_that_raises_ends_its_own_watcher_only(error: Exceptio
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-@in_event_loop
+@in_simulated_time
 async def test_a_transport_that_raises_while_its_watcher_catches_up(error: Exception) -> None:
     log, unexpected = roomy(), list[Any]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unexpected.append(context))
@@ -103,7 +103,7 @@ async def test_a_transport_that_raises_while_its_watcher_catches_up(error: Excep
     assert unexpected == []
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_feed_whose_task_ends_is_restarted_and_nothing_is_lost_or_doubled() -> None:
     log = roomy()
     async with hub_on(log) as hub:
@@ -126,7 +126,7 @@ async def test_a_feed_whose_task_ends_is_restarted_and_nothing_is_lost_or_double
         assert hub.restarts == 4
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_feed_that_hangs_is_restarted_and_nothing_is_lost_or_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "_LOOK_SECONDS", 0.02)
     log, hanging = roomy(), asyncio.Event()
@@ -153,7 +153,7 @@ async def test_a_feed_that_hangs_is_restarted_and_nothing_is_lost_or_doubled(mon
 
 
 @pytest.mark.parametrize("away", [False, True])
-@in_event_loop
+@in_simulated_time
 async def test_a_feed_that_the_log_tells_nothing_is_restarted_from_the_log(
     away: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +180,7 @@ async def test_a_feed_that_the_log_tells_nothing_is_restarted_from_the_log(
         assert hub.restarts == 1
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_feed_with_nothing_to_do_or_much_of_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "_LOOK_SECONDS", 0.005)
     log = roomy()
@@ -201,7 +201,7 @@ async def test_a_feed_with_nothing_to_do_or_much_of_it_is_left_alone(monkeypatch
         assert hub.restarts == 0
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_notification_that_the_feed_cannot_read_is_no_end_for_anybody() -> None:
     log = roomy()
     async with hub_on(log) as hub:
@@ -216,7 +216,7 @@ async def test_a_notification_that_the_feed_cannot_read_is_no_end_for_anybody() 
         assert not reader.ended
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_restart_is_told() -> None:
     log = roomy()
     await log.open()
@@ -256,7 +256,7 @@ async def _ready(service: Service) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("first", ["tide", "tides"])
-@in_event_loop
+@in_simulated_time
 async def test_event_types_that_share_a_stream_each_see_live_what_a_replay_shows(first: str) -> None:
     catalogue = Catalogue({"tide": TIDE}, strict=False)
     asked: dict[str, list[dict[str, Any]]] = {

@@ -18,6 +18,7 @@ from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Notification
 from aviso_server.model.times import Span
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, publish, roomy, settled
+from tests.delivery.simulation import in_simulated_time
 from tests.log.scenario import in_event_loop
 
 MakeLog = Callable[[], Log]
@@ -121,7 +122,7 @@ def test_the_cap(cap: int, limited: bool) -> None:
     asyncio.run(scene())
 
 
-@in_event_loop
+@in_simulated_time
 async def test_the_reader_sets_the_pace() -> None:
     async with hub_on(log := FailingLog(1_000_000)) as hub:
         await publish(log, 20_000)
@@ -136,7 +137,7 @@ async def test_the_reader_sets_the_pace() -> None:
         assert hub.open_streams == set()
 
 
-@in_event_loop
+@in_simulated_time
 async def test_batches_with_a_delay_between_them() -> None:
     async with hub_on(roomy(), batch_size=100, batch_delay=0.1) as hub:
         await publish(hub.store.log, 250)
@@ -147,7 +148,7 @@ async def test_batches_with_a_delay_between_them() -> None:
         assert reader.sequences == list(range(1, 251))
 
 
-@in_event_loop
+@in_simulated_time
 async def test_shutdown_in_the_middle() -> None:
     async with hub_on(roomy(), batch_size=1, batch_delay=0.05) as hub:
         await publish(hub.store.log, 100)
@@ -174,7 +175,7 @@ def test_history_that_cannot_be_read(broken: str) -> None:
     asyncio.run(scene())
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_client_that_leaves_is_let_go() -> None:
     async with hub_on(roomy()) as hub:
         await publish(hub.store.log, 5_000)
@@ -186,7 +187,7 @@ async def test_a_client_that_leaves_is_let_go() -> None:
         assert hub.open_streams == set()
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_reader_who_takes_nothing_for_long_is_hung_up_on() -> None:
     async with hub_on(roomy(), stall=0.5) as hub:
         await publish(hub.store.log, 300)
@@ -199,7 +200,7 @@ async def test_a_reader_who_takes_nothing_for_long_is_hung_up_on() -> None:
         assert reader.received == b""
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_slow_reader_who_takes_something_now_and_then_gets_all_of_it() -> None:
     async with hub_on(roomy(), stall=0.5) as hub:
         await publish(hub.store.log, 4_000)
@@ -229,7 +230,7 @@ async def test_a_shutdown_ends_it_in_the_middle_of_a_pause(make_log: MakeLog) ->
         assert reader.reason == "server_shutdown"
 
 
-@in_event_loop
+@in_simulated_time
 async def test_retention_that_overtakes_the_reader_is_an_error() -> None:
     async with hub_on(MemoryLog(max_history_per_topic=10_000)) as hub:
         await publish(hub.store.log, 10_000)

@@ -20,6 +20,7 @@ from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.cloudevent import LIVE
 from aviso_server.model.times import Span
 from tests.delivery.scene import TIDE, Reader, hub_on, join, publish, roomy, settled
+from tests.delivery.simulation import in_simulated_time
 from tests.log.scenario import in_event_loop
 from tests.model.event_types import SQUARE, event_type
 
@@ -80,7 +81,7 @@ async def test_publishing_goes_on_while_a_reader_catches_up(make_log: MakeLog) -
         assert slow.sequences == list(range(1, 301))
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_notification_larger_than_the_buffer_gets_through() -> None:
     async with hub_on(roomy(), buffer_bytes=1_000) as hub:
         _, slow = await join(hub)
@@ -94,7 +95,7 @@ async def test_a_notification_larger_than_the_buffer_gets_through() -> None:
         assert slow.sequences == [1, 2, 3, 4, 5]
 
 
-@in_event_loop
+@in_simulated_time
 async def test_falling_behind_what_the_log_keeps_ends_the_stream() -> None:
     """Only the newest of a topic is kept: what the reader missed is gone, and it must not go on as if nothing was."""
     async with hub_on(MemoryLog(max_history_per_topic=1), buffer_bytes=BUFFER) as hub:
@@ -111,7 +112,7 @@ async def test_falling_behind_what_the_log_keeps_ends_the_stream() -> None:
         assert len(delivered) < 60
 
 
-@in_event_loop
+@in_simulated_time
 async def test_signs_of_life_while_blocked() -> None:
     async with hub_on(roomy(), heartbeat_interval=0.2) as hub:
         _, slow = await join(hub)
@@ -141,7 +142,7 @@ async def test_a_reader_blocked_in_history_misses_nothing(make_log: MakeLog) -> 
         assert slow.kinds.index("replay_completed") == 300
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_watcher_that_reads_again_after_its_time_gets_all_of_it() -> None:
     async with hub_on(roomy(), max_duration=0.2, patience=10.0) as hub:
         _, slow = await join(hub)
@@ -155,7 +156,7 @@ async def test_a_watcher_that_reads_again_after_its_time_gets_all_of_it() -> Non
         assert not slow.hung_up
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_watcher_that_never_reads_again_is_hung_up_on_after_its_time() -> None:
     async with hub_on(roomy(), max_duration=0.3, patience=0.6) as hub:
         _, stopped = await join(hub)
@@ -167,7 +168,7 @@ async def test_a_watcher_that_never_reads_again_is_hung_up_on_after_its_time() -
         assert stopped.received == b""
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_blocked_reader_that_is_dropped_frees_everything() -> None:
     async with hub_on(roomy(), buffer_bytes=1_000) as hub:
         await asyncio.sleep(0)
@@ -292,7 +293,7 @@ async def test_a_large_area_holds_up_nobody_else(make_log: MakeLog, monkeypatch:
         assert near_watcher.flow.fell_behind >= 1
 
 
-@in_event_loop
+@in_simulated_time
 async def test_what_is_offered_to_a_watcher_that_has_just_fallen_behind_is_left_to_the_log() -> None:
     async with hub_on(roomy()) as hub:
         watcher, slow = await join(hub)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aviso_server.delivery.timers import Timers
-from tests.log.scenario import in_event_loop
+from tests.delivery.simulation import in_simulated_time
 
 
 class Item:
@@ -50,7 +50,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-@in_event_loop
+@in_simulated_time
 async def test_items_are_called_when_due_and_not_before() -> None:
     async with running() as timers:
         start, items = now(), [Item(9, times=1), Item(9, times=1)]
@@ -62,7 +62,7 @@ async def test_items_are_called_when_due_and_not_before() -> None:
             assert start + delay <= item.ticks[0] <= start + delay + 0.45
 
 
-@in_event_loop
+@in_simulated_time
 async def test_items_come_back_as_often_as_they_ask() -> None:
     async with running() as timers:
         three, forever = Item(0.1, times=3), Item(0.1)
@@ -74,7 +74,7 @@ async def test_items_come_back_as_often_as_they_ask() -> None:
         assert all(later - earlier >= 0.1 for earlier, later in zip(forever.ticks, forever.ticks[1:], strict=False))
 
 
-@in_event_loop
+@in_simulated_time
 async def test_who_has_left_is_not_called() -> None:
     async with running() as timers:
         left, stays = Item(0.1), Item(0.1)
@@ -87,7 +87,7 @@ async def test_who_has_left_is_not_called() -> None:
         assert stays.ticks != []
 
 
-@in_event_loop
+@in_simulated_time
 async def test_leaving_while_others_are_called() -> None:
     async with running() as timers:
         victim = Item(0.1)
@@ -121,7 +121,7 @@ def test_one_that_fails_does_not_stop_the_clock(caplog: pytest.LogCaptureFixture
     assert "a tick failed" in caplog.text
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_thousand_items_leave_room_for_others() -> None:
     async with running() as timers:
         items = [Item(9) for _ in range(1000)]

@@ -16,6 +16,7 @@ from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.event_type import read_point
 from aviso_server.model.times import Span
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, join, publish, roomy, settled
+from tests.delivery.simulation import in_simulated_time
 from tests.log.scenario import in_event_loop
 from tests.model.event_types import POLYGON, SQUARE
 
@@ -98,7 +99,7 @@ def test_a_cap_counts_what_passes(cap: int, limited: bool) -> None:
     asyncio.run(scene())
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_newcomer_with_much_to_remember_is_not_forgotten() -> None:
     """More arrives between subscribing and going live than one backlog may hold."""
     async with hub_on(roomy(), buffer_bytes=10_000) as hub:
@@ -149,7 +150,7 @@ def test_joining_in_the_middle_of_a_delivery(pause: int, monkeypatch: pytest.Mon
     asyncio.run(scene())
 
 
-@in_event_loop
+@in_simulated_time
 async def test_signs_of_life_during_history() -> None:
     async with hub_on(roomy(), batch_delay=0.1, batch_size=1, heartbeat_interval=0.2) as hub:
         await publish(hub.store.log, 8)
@@ -160,7 +161,7 @@ async def test_signs_of_life_during_history() -> None:
         assert "heartbeat" in kinds[: kinds.index("replay_completed")]
 
 
-@in_event_loop
+@in_simulated_time
 async def test_heartbeats_come_in_their_period() -> None:
     async with hub_on(roomy(), heartbeat_interval=0.2) as hub:
         _, reader = await join(hub, port="oslo")
@@ -170,7 +171,7 @@ async def test_heartbeats_come_in_their_period() -> None:
         assert reader.frames[0].data["topic"] == "tides.oslo.*"
 
 
-@in_event_loop
+@in_simulated_time
 async def test_max_duration_ends_the_stream() -> None:
     async with hub_on(roomy(), max_duration=0.3) as hub:
         watcher, reader = await join(hub)
@@ -185,7 +186,7 @@ async def test_max_duration_ends_the_stream() -> None:
         assert reader.sequences == [1]
 
 
-@in_event_loop
+@in_simulated_time
 async def test_shutdown_ends_all_and_whoever_comes_after() -> None:
     async with hub_on(roomy()) as hub:
         await publish(hub.store.log, 3)
@@ -197,7 +198,7 @@ async def test_shutdown_ends_all_and_whoever_comes_after() -> None:
         assert live.reason == late.reason == back.reason == "server_shutdown"
 
 
-@in_event_loop
+@in_simulated_time
 async def test_shutdown_beats_max_duration_beats_the_natural_end() -> None:
     async with hub_on(roomy(), max_duration=0.2) as hub:
         _, slow = await join(hub)
@@ -211,7 +212,7 @@ async def test_shutdown_beats_max_duration_beats_the_natural_end() -> None:
         assert slow.reason == "server_shutdown"
 
 
-@in_event_loop
+@in_simulated_time
 async def test_max_duration_does_not_take_back_a_shutdown() -> None:
     async with hub_on(roomy(), max_duration=0.4) as hub:
         _, slow = await join(hub)
@@ -225,7 +226,7 @@ async def test_max_duration_does_not_take_back_a_shutdown() -> None:
         assert slow.reason == "server_shutdown"
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_client_that_is_gone_harms_nobody() -> None:
     async with hub_on(roomy(), heartbeat_interval=0.2) as hub:
         gone, stays = Reader(), Reader()
@@ -241,7 +242,7 @@ async def test_a_client_that_is_gone_harms_nobody() -> None:
         assert gone.received == b""
 
 
-@in_event_loop
+@in_simulated_time
 async def test_released_watchers_leave_nothing_behind() -> None:
     async with hub_on(roomy()) as hub:
         readers = [Reader() for _ in range(4)]
@@ -263,7 +264,7 @@ async def test_released_watchers_leave_nothing_behind() -> None:
         assert all(reader.received == b"" for reader in readers)
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_watcher_released_before_its_worker_began() -> None:
     async with hub_on(roomy()) as hub:
         await publish(hub.store.log, 3)
@@ -333,7 +334,7 @@ def test_a_failed_subscription_leaves_nothing_behind(broken: str) -> None:
     asyncio.run(scene())
 
 
-@in_event_loop
+@in_simulated_time
 async def test_a_lost_live_feed_ends_the_streams_and_newcomers_get_a_new_one() -> None:
     async with hub_on(log := FailingLog(1000)) as hub:
         old, reader = await join(hub)

@@ -18,6 +18,7 @@ from typing import Any
 from tests.deploy.rendering import container, environment
 from tests.harness import Client, Server
 from tests.harness.broker import wait_until
+from tests.harness.patience import PATIENCE
 
 __all__ = ["Pod", "Service"]
 
@@ -90,16 +91,16 @@ class Service:
     def __enter__(self) -> Service:
         self._thread.start()
         listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._forward, self.host), self._loop)
-        self._server = listening.result(10)
+        self._server = listening.result(PATIENCE)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(PATIENCE)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         self._loop.close()
 
     @property

@@ -16,6 +16,7 @@ from tests.harness import Server, StartFailed
 from tests.harness.client import JSON, body
 from tests.harness.collector import Collector, collecting, collecting_grpc
 from tests.harness.metrics import free_port, scrape, with_metrics
+from tests.harness.patience import PATIENCE
 
 CONFIG: dict[str, Any] = {
     "application": {"host": "127.0.0.1", "port": 0},
@@ -90,7 +91,7 @@ def test_a_collector_that_is_away_disturbs_nobody(tmp_path: Path) -> None:
                 break
             threading.Event().wait(0.2)
         assert failures > 0
-        assert server.stop(timeout=30) == 0
+        assert server.stop() == 0
 
 
 def test_without_the_extra_the_start_says_what_to_install(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ class Slow:
         self.exported = 0
 
     def export(self, batch: list[Any]) -> None:
-        self.may.wait(20)
+        self.may.wait(PATIENCE)
         self.exported += len(batch)
 
     def shutdown(self) -> None:

@@ -19,6 +19,7 @@ import pytest
 from tests.harness import Client, Server
 from tests.harness.broker import single, wait_until
 from tests.harness.client import JSON, body, encode
+from tests.harness.patience import PATIENCE
 from tests.stress.configuration import configuration
 
 ROUNDS = 8  # at least
@@ -40,7 +41,7 @@ class Publisher:
 
     def run(self, client: Client, until: float) -> None:
         """Publish until the connection breaks; after `until` only finish what is begun."""
-        connection = http.client.HTTPConnection(client.host, client.port, timeout=30)
+        connection = http.client.HTTPConnection(client.host, client.port, timeout=PATIENCE)
         try:
             while time.monotonic() < until or self.unfinished:
                 self.unfinished = True

@@ -63,7 +63,7 @@ def publish(url: str, *messages: tuple[str, bytes, Mapping[str, str] | None]) ->
     async def run() -> None:
         client = await nats.connect(url)
         for subject, body, headers in messages:
-            answer = await client.request(subject, body, timeout=10, headers=dict(headers) if headers else None)
+            answer = await client.request(subject, body, timeout=PATIENCE, headers=dict(headers) if headers else None)
             assert b'"seq"' in answer.data, answer.data
         await client.close()
 

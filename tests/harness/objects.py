@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.harness.patience import PATIENCE
+
 __all__ = ["BUCKET", "FaultyWay", "ObjectStore", "environment", "store_running"]
 
 BUCKET = "lake"
@@ -50,11 +52,11 @@ class ObjectStore:
                 [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
                 stdout=log, stderr=log, env={**os.environ, "MOTO_S3_CUSTOM_ENDPOINTS": self.url},
             )  # fmt: skip
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 2 * PATIENCE
         while True:
             try:
                 request = urllib.request.Request(f"{self.url}/{BUCKET}", method="PUT")
-                with urllib.request.urlopen(request, timeout=10):
+                with urllib.request.urlopen(request, timeout=PATIENCE):
                     return
             except OSError:
                 assert time.monotonic() < deadline, self._log.read_text()[-2000:]
@@ -147,7 +149,7 @@ class FaultyWay:
                 return
             lines, _, rest = head.partition(b"\r\n\r\n")
             kept = [line for line in lines.split(b"\r\n") if not line.lower().startswith(b"connection:")]
-            with socket.create_connection(("127.0.0.1", self._target), timeout=60) as target:
+            with socket.create_connection(("127.0.0.1", self._target), timeout=PATIENCE) as target:
                 target.sendall(b"\r\n".join([*kept, b"Connection: close"]) + b"\r\n\r\n" + rest)
                 threading.Thread(target=_pump, args=(connection, target), daemon=True).start()
                 answered = False

@@ -13,6 +13,7 @@ import pytest
 from aviso_server.config import inspect
 from tests.harness import Server
 from tests.harness.client import body, encode
+from tests.harness.patience import PATIENCE
 from tests.harness.tokens import SECRET, bearer, token
 
 TIDE: dict[str, Any] = {
@@ -42,7 +43,7 @@ def send(
     lines = [f"{line} HTTP/1.1", f"Content-Length: {len(content)}", "Connection: close"]
     lines += [] if host is None else [f"Host: {host}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-    with socket.create_connection((server.host, server.port), timeout=20) as connection:
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
         received = b""
         while b"\r\n" not in received:
@@ -189,7 +190,7 @@ def test_the_express_lane_learns_no_head_of_another_site(server: Server) -> None
     head = f"POST /api/v1/notification HTTP/1.1\r\nHost: %s\r\n%sContent-Length: {len(PUBLISH)}\r\n\r\n"
     for host, more in (("evil.example", ""), ("localhost", "Origin: https://evil.example\r\n")):
         request = (head % (host, more)).encode() + PUBLISH
-        with socket.create_connection((server.host, server.port), timeout=20) as connection:
+        with socket.create_connection((server.host, server.port), timeout=PATIENCE) as connection:
             for _ in range(4):
                 connection.sendall(request)
                 assert connection.recv(65536).startswith(b"HTTP/1.1 403 ")

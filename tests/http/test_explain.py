@@ -17,6 +17,7 @@ from tests.harness import Server
 from tests.harness.broker import single
 from tests.harness.client import ABSENT, JSON, Response, body
 from tests.harness.ecpds import PASSWORD, USERNAME, FakeEcpds
+from tests.harness.patience import PATIENCE
 from tests.harness.tokens import SECRET, bearer, token
 
 SQUARE = "(10,10,10,10.5,10.5,10.5,10.5,10,10,10)"
@@ -234,7 +235,7 @@ def test_a_client_that_leaves_is_forgotten(server: Server) -> None:
 def asking(server: Server) -> socket.socket:
     """A connection over which an explanation has been asked for."""
     content = json.dumps(body("tide", {"port": "*"})).encode()
-    connection = socket.create_connection((server.client.host, server.client.port), timeout=30)
+    connection = socket.create_connection((server.client.host, server.client.port), timeout=PATIENCE)
     head = f"POST /api/v1/explain HTTP/1.1\r\nHost: a\r\nContent-Length: {len(content)}\r\n\r\n"
     connection.sendall(head.encode() + content)
     return connection
@@ -284,7 +285,7 @@ def test_pauses_between_batches_of_a_replay_are_not_for_explanations(tmp_path: P
         assert (found["matches"]["count"], found["notification"]["found"]) == (5, True)
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

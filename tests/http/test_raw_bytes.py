@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 from tests.http.configurations import EVERY_FIELD_TYPE
 
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -95,7 +96,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def send(server: Server, raw: bytes) -> Answer:
     """Send bytes as they are and read the head of the answer."""
-    with socket.create_connection((server.host, server.port), timeout=20) as connection:
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE) as connection:
         connection.sendall(raw)
         head = b""
         while b"\r\n\r\n" not in head:
@@ -315,7 +316,7 @@ ENDLESS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_heads_without_an_end_are_refused(server: Server, name: str) -> None:
     more = b"x-more: 01234567\r\n" * 56 if name == "many headers" else b"x" * 1000
-    with socket.create_connection((server.host, server.port), timeout=20) as connection:
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE) as connection:
         connection.sendall(ENDLESS[name])
         for _ in range(129):  # kilobytes: not too much yet
             connection.sendall(more)
@@ -335,7 +336,7 @@ def test_heads_without_an_end_are_refused(server: Server, name: str) -> None:
 def test_connection_goes_on_after_an_offer_of_another_protocol(server: Server) -> None:
     offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nContent-Length: {LENGTH}\r\n\r\n"
     request = b"POST /api/v1/notification HTTP/1.1\r\nHost: x\r\n" + offer.encode() + BODY
-    with socket.create_connection((server.host, server.port), timeout=20) as connection:
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE) as connection:
         for _ in range(3):
             connection.sendall(request)
             answer = http.client.HTTPResponse(connection)

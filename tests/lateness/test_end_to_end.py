@@ -13,6 +13,7 @@ import pytest
 from aviso_server.model.lateness import DAY, LATENESS_FOLDER, Learned, Rhythm, day_text, encode, file_name
 from tests.harness import Server
 from tests.harness.metrics import scrape, with_metrics
+from tests.harness.patience import PATIENCE
 
 CONFIG: dict[str, Any] = {
     "application": {"host": "127.0.0.1", "port": 0},
@@ -83,7 +84,7 @@ class Coast:
         return [(each["combination"], each["status"]) for each in found]
 
 
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

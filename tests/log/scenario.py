@@ -15,6 +15,7 @@ from aviso_server.log.base import Log
 from aviso_server.log.jetstream.wire import Message
 from aviso_server.log.sqlite.writer import Writer
 from aviso_server.model.notification import Box, Draft, Notification
+from tests.harness.patience import PATIENCE
 
 P = ParamSpec("P")
 
@@ -91,7 +92,7 @@ async def sequences(log: Log, stream: str, limit: int = 100) -> list[int]:
     return [one.sequence for one in await everything(log, stream, limit=limit)]
 
 
-async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: float = PATIENCE) -> None:
     """Wait for something to become true."""
     async with asyncio.timeout(seconds):
         while not await condition():

@@ -10,6 +10,7 @@ from aviso_server.log.sqlite.ledger import Ledger
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.log.sqlite.writer import CHECKPOINT_SECONDS, Checkpoints
 from aviso_server.model.notification import Draft
+from tests.harness.patience import PATIENCE
 
 PAYLOAD = b'"' + b"x" * 4000 + b'"'
 AT_ONCE = 500
@@ -52,5 +53,5 @@ def test_a_stop_is_heard_however_late_it_comes(tmp_path: Path) -> None:
     checkpoints._committed.clear = stop_and_clear  # type: ignore[method-assign]  # the moment that is the worst
     checkpoints.start()
     checkpoints.note_commit()
-    checkpoints._thread.join(10)
+    checkpoints._thread.join(PATIENCE)
     assert not checkpoints._thread.is_alive()

@@ -16,6 +16,7 @@ from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import StoragePolicy
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Notification
+from tests.harness.patience import PATIENCE
 from tests.log.scenario import Tidying, draft, in_event_loop, opened, sequences
 
 THREAD = "aviso-log-writer"
@@ -101,7 +102,7 @@ class Disk:
 
     def _force(self) -> None:
         self.threads.append(threading.current_thread().name)
-        assert self.ready.wait(30)
+        assert self.ready.wait(PATIENCE)
         if self.error is not None:
             raise self.error
         self._real()

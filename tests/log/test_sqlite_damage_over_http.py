@@ -12,6 +12,7 @@ import pytest
 from aviso_server.log.sqlite.files import DATABASE
 from tests.harness import Server
 from tests.harness.client import JSON, body, encode
+from tests.harness.patience import PATIENCE
 from tests.harness.sse import EventStream
 from tests.stress.configuration import configuration
 
@@ -71,7 +72,7 @@ def test_a_slow_watcher_that_catches_up_from_the_log_gets_an_error(tmp_path: Pat
         request = encode(body("tide", {"port": "*"}))
         with EventStream(server.host, server.port, "/api/v1/watch", request, JSON, receive_buffer=4096) as slow:
             publish(server, COUNT, 100_000)
-            with sqlite3.connect(tmp_path / "log" / DATABASE, timeout=30) as connection:
+            with sqlite3.connect(tmp_path / "log" / DATABASE, timeout=PATIENCE) as connection:
                 changed = connection.execute(
                     "UPDATE stream_1 SET payload = substr(payload, 1, length(payload) - 1) WHERE sequence = ?",
                     (DAMAGED,),

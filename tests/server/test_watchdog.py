@@ -28,6 +28,7 @@ from aviso_server.server.watchdog import Watchdog
 from aviso_server.server.wiring import make_service
 from tests.harness import Server
 from tests.harness.metrics import scrape, with_metrics
+from tests.harness.patience import PATIENCE
 from tests.http.configurations import EVERY_FIELD_TYPE
 
 HELD = 0.4  # seconds
@@ -66,7 +67,7 @@ def test_who_held_the_loop_is_in_the_log(caplog: pytest.LogCaptureFixture) -> No
     # functions of the server only are looked at: this one pretends
     culprit.__code__ = culprit.__code__.replace(co_filename="/somewhere/aviso_server/http/slow.py")
     with caplog.at_level(logging.WARNING):
-        request_id = asyncio.run(asyncio.wait_for(run(), 30))
+        request_id = asyncio.run(asyncio.wait_for(run(), PATIENCE))
     record: Any = caplog.records[0]
     assert record.seconds >= HELD * 0.9
     assert (record.request_id, record.route) == (request_id, "/api/v1/replay")
@@ -77,7 +78,7 @@ def test_who_held_the_loop_is_in_the_log(caplog: pytest.LogCaptureFixture) -> No
 def test_the_lag_is_exported(tmp_path: Path) -> None:
     config = with_metrics(EVERY_FIELD_TYPE)
     with Server(config, tmp_path) as server:
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE
         while not (seen := scrape(server, config["metrics"]["port"]).value("aviso_event_loop_lag_seconds_count")):
             assert time.monotonic() < until, "the loop was not looked at"
             time.sleep(0.05)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 
 __all__ = ["Proxy"]
 
@@ -101,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         hidden = {"host", "connection"} | ({"accept", "prefer"} if proxy.plain else set())
         headers = {name: value for name, value in self.headers.items() if name.lower() not in hidden}
-        upstream = http.client.HTTPConnection(proxy.server.host, proxy.server.port, timeout=30)
+        upstream = http.client.HTTPConnection(proxy.server.host, proxy.server.port, timeout=PATIENCE)
         try:
             upstream.request(self.command, self.path, body or None, headers)
             answer = upstream.getresponse()

@@ -25,6 +25,7 @@ from aviso_server.model.notification import Draft, Notification
 from aviso_server.spark.archiver import ArchiveStatus
 from aviso_server.spark.flight import FlightServer
 from aviso_server.spark.replay import ColdReplay
+from tests.harness.patience import PATIENCE
 from tests.model.event_types import event_type
 from tests.spark.archive.keeping import caller, until
 from tests.spark.quick import CORES
@@ -210,7 +211,7 @@ def test_a_count_that_nobody_waits_for_stops(spark: SparkSession, tmp_path: Path
             until(lambda: active() == [busy], 60)
     finally:
         context.cancelJobsWithTag("busy")
-        others.join(30)
+        others.join(PATIENCE)
         server.shutdown()
     assert not others.is_alive()
 

@@ -23,6 +23,7 @@ from aviso_server.model.filter import LONGEST_FILTER, Filter
 from aviso_server.model.histogram import Tally
 from aviso_server.spark.archiver import ArchiveStatus
 from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, FlightServer
+from tests.harness.patience import PATIENCE
 from tests.lake.scene import sequences, write
 from tests.spark.archive.keeping import SOURCES, Caller, caller, until
 
@@ -165,7 +166,7 @@ def test_whoever_leaves_stops_the_work(scene: Scene) -> None:
         answer.read_chunk()
         assert scene.shelf.open == 1
         answer.cancel()
-        until(lambda: scene.shelf.open == 0, 20)
+        until(lambda: scene.shelf.open == 0, PATIENCE)
     assert scene.shelf.cancelled == 1
 
 
@@ -208,10 +209,10 @@ def test_a_count_ends_with_who_asked(scene: Scene) -> None:
     scene.shelf.gate.clear()
     with scene.caller() as call:
         counts = [call.open("count", **COUNT) for _ in range(3)]
-        until(lambda: scene.shelf.open == 3, 20)
+        until(lambda: scene.shelf.open == 3, PATIENCE)
         for each in counts:
             each.cancel()
-        until(lambda: scene.shelf.open == 0, 20)
+        until(lambda: scene.shelf.open == 0, PATIENCE)
     assert scene.shelf.cancelled == 3
 
 
@@ -219,13 +220,13 @@ def test_streams_are_bounded(scene: Scene) -> None:
     scene.shelf.gate.clear()
     with scene.caller() as call:
         held = [call.open("replay", filter=EVERYTHING, start=1, end=10**9) for _ in range(64)]
-        until(lambda: scene.shelf.open == 64, 30)
+        until(lambda: scene.shelf.open == 64, PATIENCE)
         with pytest.raises(flight.FlightServerError) as refused:
             call.open("replay", filter=EVERYTHING, start=1, end=10**9).read_chunk()
         assert refused.value.extra_info == b"more than 64 streams are open"
         for each in held:
             each.cancel()
-        until(lambda: scene.shelf.open == 0, 30)
+        until(lambda: scene.shelf.open == 0, PATIENCE)
         scene.shelf.gate.set()
         assert call.open("replay", filter=EVERYTHING, start=1, end=10**9).read_all().num_rows == 3 * ROWS
 

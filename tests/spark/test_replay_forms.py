@@ -13,6 +13,7 @@ import pytest
 
 from aviso_server.model.times import event_time
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 from tests.spark.scene import CONFIGURATION, publish_floods
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -210,7 +211,7 @@ def test_a_replay_that_the_server_gives_up_is_a_broken_transfer(tmp_path: Path, 
     with Server(CONFIGURATION, tmp_path) as server:
         payload = "x" * 60_000
         server.client.publish_many("tide", [({"port": "a", "severity": "b", "version": "1"}, payload)] * 400)
-        connection = http.client.HTTPConnection(server.host, server.port, timeout=20)
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE)
         body = json.dumps({"event_type": "tide", "identifier": {"port": "*"}, "from_id": "1"})
         connection.request("POST", "/api/v1/replay", body, {"Accept": accept})
         answer = connection.getresponse()

@@ -22,6 +22,7 @@ from pyspark.sql import functions as sql
 from aviso_server.spark.session import open_session
 from tests.docs.shell_blocks import RUN_PYTHON, SHOWS, blocks, missing_line
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 from tests.spark.proxy import Proxy
 from tests.spark.scene import CONFIGURATION, SQUARE, flood, publish_floods, publish_tides
 
@@ -265,7 +266,7 @@ def test_a_killed_query_goes_on_without_loss_or_double(spark: SparkSession, tmp_
         assert committed(tmp_path) < 10, "the query was to be killed before it was done"
         rows = continued(spark, server, tmp_path)
         assert sorted(rows) == sorted([*(("tide", n) for n in range(1, 351)), *(("flood", n) for n in range(1, 101))])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while left := alive(family):
             assert time.monotonic() < deadline, f"these outlived their owner: {left}"
             time.sleep(0.1)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Client, Server
+from tests.harness import Server
 from tests.stress.configuration import configuration
 
 VERTICES = 10_000
 TEETH = 700
 PROBE_INTERVAL = 0.02  # seconds
-LIMITS = {0.5: 0.3, 0.95: 2.0}
-"""Seconds that a share of the answers may come later than those of an idle server."""
+MEDIAN, MOST = 0.1, 0.6
+"""Seconds of processor time that the server may take before it answers, so that a busy machine does not matter."""
 
 
 def star(lat: float, lon: float) -> str:
@@ -47,45 +47,34 @@ def comb(shift: int) -> str:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A server on disk."""
-    with Server(configuration(), tmp_path / "busy") as server:
+    with Server(configuration(), tmp_path) as server:
         yield server
 
 
-@pytest.fixture
-def idle(tmp_path: Path) -> Iterator[Server]:
-    """A server with nothing to do: what its clients wait is the fault of the machine."""
-    with Server(configuration(), tmp_path / "idle") as server:
-        yield server
-
-
-def assert_prompt(server: Server, idle: Server, work: Callable[[], None]) -> None:
-    """Others get their answers while the work is done, as soon as from an idle server and a little later."""
-    with ThreadPoolExecutor(3) as pool:
+def assert_prompt(server: Server, work: Callable[[], None]) -> None:
+    """Others get their answers while the work is done, and do not wait for the end of it."""
+    with ThreadPoolExecutor(1) as pool:
         busy = pool.submit(work)
-        probes = [pool.submit(health_times, each.client, busy) for each in (server, idle)]
+        taken = sorted(work_before_each_answer(server, busy))
         busy.result()
-        times, usual = (probe.result() for probe in probes)
-    for share, allowed in LIMITS.items():
-        waited, elsewhere = (each[int(len(each) * share)] for each in (times, usual))
-        assert waited < allowed + 5 * elsewhere, (
-            f"{share:.0%} wait less than {waited:.3f} s, {elsewhere:.3f} s elsewhere"
-        )
+    median, most = taken[len(taken) // 2], taken[-1]
+    assert median < MEDIAN, f"half of {len(taken)} answers came after {median:.3f} s of work"
+    assert most < MOST, f"one of {len(taken)} answers came after {most:.3f} s of work"
 
 
-def health_times(client: Client, busy: Future[None]) -> list[float]:
-    """How long a client waits for its answers while something is done, sorted."""
-    times: list[float] = []
-    start = time.monotonic()
-    while not busy.done() or len(times) < 10:
-        # counted from when it should have been sent, so that one long wait is as many late answers as it held up
-        due = start + len(times) * PROBE_INTERVAL
-        time.sleep(max(0.0, due - time.monotonic()))
-        assert client.get("/health").status == 200
-        times.append(time.monotonic() - due)
-    return sorted(times)
+def work_before_each_answer(server: Server, busy: Future[None]) -> Iterator[float]:
+    """How much processor time the server takes between question and answer while something is done."""
+    clock = (~server.pid << 3) | 2  # the processor time of another process, as in clock_getcpuclockid(3)
+    asked = 0
+    while not busy.done() or asked < 10:
+        before = time.clock_gettime(clock)
+        assert server.client.get("/health").status == 200
+        yield time.clock_gettime(clock) - before
+        asked += 1
+        time.sleep(PROBE_INTERVAL)
 
 
-def test_large_areas_that_meet(server: Server, idle: Server) -> None:
+def test_large_areas_that_meet(server: Server) -> None:
     client, count = server.client, 25
     watches = [client.watch("area", {"polygon": polygon}) for polygon in (star(0, 0), star(1, 1), star(0, 60))]
     for watch in watches:
@@ -96,7 +85,7 @@ def test_large_areas_that_meet(server: Server, idle: Server) -> None:
         client.publish_many("area", areas)
         assert len(client.replay("area", {"polygon": star(1, 1)}).notifications) == count
 
-    assert_prompt(server, idle, work)
+    assert_prompt(server, work)
     for watch in watches[:2]:
         assert [watch.notification()["data"]["payload"] for _ in range(count)] == list(range(count))
     client.publish("area", {"kind": "storm", "polygon": star(0, 60)}, "far")
@@ -105,7 +94,7 @@ def test_large_areas_that_meet(server: Server, idle: Server) -> None:
         watch.close()
 
 
-def test_large_areas_that_are_hard_to_tell_apart(server: Server, idle: Server) -> None:
+def test_large_areas_that_are_hard_to_tell_apart(server: Server) -> None:
     client = server.client
     with client.watch("area", {"polygon": comb(2)}) as watch:
         watch.until("connection_established")
@@ -113,8 +102,8 @@ def test_large_areas_that_are_hard_to_tell_apart(server: Server, idle: Server) -
         def work() -> None:
             client.publish_many("area", [({"kind": "storm", "polygon": comb(0)}, "apart")] * 6)
             client.publish("area", {"kind": "storm", "polygon": star(0, 0)}, "meets")
-            assert watch.notification(60)["data"]["payload"] == "meets"
+            assert watch.notification()["data"]["payload"] == "meets"
             (found,) = client.replay("area", {"polygon": comb(2)}).notifications
             assert found["data"]["payload"] == "meets"
 
-        assert_prompt(server, idle, work)
+        assert_prompt(server, work)

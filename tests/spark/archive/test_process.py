@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 from tests.spark.archive.keeping import Pipeline, archived, children, in_log, is_running, until
 from tests.spark.scene import CONFIGURATION, tide
 
@@ -18,7 +19,7 @@ def test_the_process_leaves_with_its_parent_and_takes_java_along(tmp_path: Path)
         pipeline.until_archived("tide", 1)
         (java,) = children(pipeline.pid)
         assert pipeline.hang_up() == 0
-        until(lambda: not is_running(java), 20)
+        until(lambda: not is_running(java), PATIENCE)
 
 
 def test_without_java_it_says_so_and_ends(tmp_path: Path) -> None:
