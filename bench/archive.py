@@ -107,13 +107,17 @@ def _replaying(session: SparkSession, root: Path, rows: int, quick: bool) -> lis
     ]
     found = [
         single(
-            "cold replay", f"{each.name}, first event in the first minute", "s", [_ours(cold, each).first], below=1.5
+            "cold replay",
+            f"{each.name}, first event in the first minute",
+            "s",
+            [_ours(cold, each, rows).first],
+            below=1.5,
         )
         for each in asked
     ]
     limits = {0: 1 / 1.5, 1: 1 / 1.5}  # of DuckDB's speed
     for number, each in enumerate(asked):
-        results = _side_by_side(cold, files, each, rounds, warm_up)
+        results = _side_by_side(cold, files, each, rows, rounds, warm_up)
         ours = results["ours"]
         counts = {name: {read.rows for read in reads} for name, reads in results.items()}
         if len(set().union(*counts.values())) != 1:
@@ -143,10 +147,10 @@ def _replaying(session: SparkSession, root: Path, rows: int, quick: bool) -> lis
 
 
 def _side_by_side(
-    cold: ColdReplay, files: list[Path], asked: Asked, rounds: int, warm_up: float
+    cold: ColdReplay, files: list[Path], asked: Asked, rows: int, rounds: int, warm_up: float
 ) -> dict[str, list[Read]]:
     measures: dict[str, Callable[[], Read]] = {
-        "ours": lambda: _ours(cold, asked),
+        "ours": lambda: _ours(cold, asked, rows),
         "DuckDB": lambda: _rival(asked, lambda: _duckdb(files, asked)),
         "pyarrow": lambda: _rival(asked, lambda: _pyarrow(files, asked)),
     }
@@ -157,11 +161,11 @@ def _side_by_side(
     return alternate(rounds, measures)
 
 
-def _ours(cold: ColdReplay, asked: Asked) -> Read:
+def _ours(cold: ColdReplay, asked: Asked, rows: int) -> Read:
     began, spent = time.perf_counter(), _cpu()
     start = 1 if asked.from_time is None else cold.first_since(archived.NAME, asked.from_time)
     count, first = 0, 0.0
-    for batch in cold.read(_filter(asked.identifier), start, 2**62, lambda: False):
+    for batch in cold.read(_filter(asked.identifier), start, rows, lambda: False):
         first = first or time.perf_counter() - began
         count += batch.num_rows
     return Read(count, time.perf_counter() - began, first, _cpu() - spent)

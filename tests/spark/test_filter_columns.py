@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from aviso_server.lake.compact import Compactor
 from aviso_server.lake.files import DataFile
 from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Tables
@@ -252,8 +253,12 @@ REQUESTS = st.sampled_from(ASKED).flatmap(
 @pytest.fixture(scope="module")
 def ages(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Archived]:
     root = tmp_path_factory.mktemp("ages")
-    _, files = probes(random.Random(1))
-    return [Archived(spark, store(root, kind, notifications), notifications) for kind, notifications in files]
+    every, files = probes(random.Random(1))
+    found = [Archived(spark, store(root, kind, notifications), notifications) for kind, notifications in files]
+    tables = Tables(str(root))
+    list(Compactor(tables).run(everything=True))
+    (merged,) = tables.of(STREAM).snapshot().files  # rows of all times in one file
+    return [*found, Archived(spark, Path(merged.path), every)]
 
 
 @given(many(REQUESTS))

@@ -114,15 +114,18 @@ def _equal(place: Place, text: str, building: _Building) -> None:
         return
     column = building.column(place.column, place.type)
     if place.type == "string":
-        building.conditions.append(column == f.lit(text))
-        return
-    building.members.append(member)  # another text may stand for the same number
-    try:
-        number = pc.cast(pa.scalar(text), _NUMBERS[place.type]).as_py()
-    except pa.ArrowInvalid:
-        building.conditions.append(f.lit(False) if place.whole else column.isNull())
-        return
-    building.conditions.append(_compared(column, "eq", (number,)))
+        passed = column == f.lit(text)
+    else:
+        building.members.append(member)  # another text may stand for the same number
+        try:
+            number = pc.cast(pa.scalar(text), _NUMBERS[place.type]).as_py()
+            passed = _compared(column, "eq", (number,))
+        except pa.ArrowInvalid:
+            passed = f.lit(False)
+    if not place.whole:
+        # Merged files have rows of times when the field had another type, and so another column or none.
+        passed |= column.isNull() & f.contains(building.column("identifier"), f.lit(member))
+    building.conditions.append(passed)
 
 
 def _constrained(place: Place, constraint: Constraint, building: _Building) -> None:
