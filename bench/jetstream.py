@@ -22,6 +22,7 @@ from aviso_server.model.notification import Draft
 from bench import workload
 from bench.machine import Bench, Measured, Replayed, Target
 from bench.table import Row, alternate, compare, single
+from tests.harness.broker import brokers_of_a_cluster
 
 __all__ = ["run"]
 
@@ -83,7 +84,7 @@ def _durable(bench: Bench, quick: bool) -> list[Row]:
     with LocalBroker(bench.directory / "durable", sync_always=True) as broker:
         rows = _publishing(broker.url, 1, "one broker", quick)
     with ExitStack() as running:
-        brokers = LocalBroker.cluster(bench.directory / "cluster", sync_always=True)
+        brokers = brokers_of_a_cluster(bench.directory / "cluster", sync_always=True)
         for each in brokers:
             running.enter_context(each)
         urls = ",".join([each.url for each in brokers])

@@ -105,7 +105,7 @@ class Operations:
 
 
 class RequestTally:
-    """What happened on the main port since the start."""
+    """Counts requests and publishes on the main port since the start."""
 
     def __init__(self) -> None:
         self.requests: defaultdict[tuple[str, str, int], int] = defaultdict(int)  # by route, method, status

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import nats.errors
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from tests.harness.patience import PATIENCE
 
-__all__ = ["ask", "cluster", "publish", "single", "stored", "wait_until"]
+__all__ = ["ask", "brokers_of_a_cluster", "cluster", "publish", "single", "stored", "wait_until"]
 
 
 @contextmanager
@@ -26,10 +27,28 @@ def single(directory: Path, sync_always: bool = False) -> Iterator[LocalBroker]:
         yield broker
 
 
+def brokers_of_a_cluster(directory: Path, size: int = 3, sync_always: bool = False) -> list[LocalBroker]:
+    """Brokers that replicate each other's streams, not started yet; they have to know each other's ports before."""
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(size)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in sockets]
+    routes = json.dumps([f"nats://127.0.0.1:{port}" for port in ports])
+    return [
+        LocalBroker(
+            directory / f"broker{number}",
+            sync_always=sync_always,
+            more=f"cluster {{ name: aviso, host: 127.0.0.1, port: {port}, routes: {routes} }}",
+        )
+        for number, port in enumerate(ports, 1)
+    ]
+
+
 @contextmanager
 def cluster(directory: Path, size: int = 3) -> Iterator[list[LocalBroker]]:
     """Brokers that replicate each other's streams."""
-    brokers = LocalBroker.cluster(directory, size)
+    brokers = brokers_of_a_cluster(directory, size)
     try:
         for broker in brokers:
             broker.start()

@@ -1,4 +1,4 @@
-"""What Spark has left for people beside the archive: the verdict of the last audit, and tables of refused rows."""
+"""Reports that Spark leaves beside the archive: the last audit, and tables of refused rows."""
 
 from __future__ import annotations
 
@@ -6,41 +6,50 @@ import asyncio
 import contextlib
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from aviso_server.model.quarantine import KEY, Note, decode
 
-__all__ = ["MOST_TABLES", "LastAudit", "Quarantined", "StreamVerdict", "Summary"]
+__all__ = ["MOST_TABLES", "AuditResult", "LastAudit", "Quarantined"]
 
 logger = logging.getLogger(__name__)
 
 _FILE = Path("_audit") / "verdict.json"
 
 
-class StreamVerdict(msgspec.Struct, frozen=True):
-    """What was found out about a stream."""
+Verdict = Literal["clean", "defects", "unchecked"]
 
+
+class AuditDefect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Consecutive sequences with the same defect."""
+
+    kind: str
+    where: str
+    first: int
+    last: int
+
+
+class AuditedStream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event_type: str
-    verdict: str  # clean, defects or unchecked
-    defects: int  # sequences that have one
+    verdict: Verdict
+    defects: Annotated[int, Meta(description="Sequences that have one.")]
     acknowledged: int
-    lag: int  # sequences that were not archived yet
-    first_defects: tuple[dict[str, Any], ...] = ()
+    lag: Annotated[int, Meta(description="Sequences that were not archived yet.")]
+    first_defects: tuple[AuditDefect, ...] = ()
 
 
-class Summary(msgspec.Struct, frozen=True):
-    """The verdict on all streams, and when it was given."""
-
+class AuditResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: str
-    verdict: str
+    verdict: Verdict
     seconds: float
-    streams: dict[str, StreamVerdict]
+    streams: dict[str, AuditedStream]
 
 
-_read = msgspec.json.Decoder(Summary).decode
+_read = msgspec.json.Decoder(AuditResult).decode
 
 
 class LastAudit:
@@ -53,25 +62,21 @@ class LastAudit:
             folder = Path(unquote(parts.path)) if parts.scheme == "file" else Path(path)
         self._file = folder / _FILE
         self._seen: tuple[int, int] | None = None
-        self.summary: Summary | None = None  # None if there was none
+        self.result: AuditResult | None = None  # None if there was none
 
     async def look(self) -> None:
-        """See whether there is a new one."""
+        """Read the result of the last audit if it is new."""
         await asyncio.to_thread(self._look)
-
-    def describe(self) -> dict[str, Any] | None:
-        """The summary as JSON values."""
-        return None if self.summary is None else msgspec.to_builtins(self.summary)
 
     def _look(self) -> None:
         try:
             facts = self._file.stat()
             seen = facts.st_mtime_ns, facts.st_size
             if seen != self._seen:
-                self.summary = _read(self._file.read_bytes())
+                self.result = _read(self._file.read_bytes())
                 self._seen = seen
         except FileNotFoundError:
-            self.summary = self._seen = None
+            self.result = self._seen = None
         except (OSError, msgspec.DecodeError) as error:
             if self._seen != (0, 0):
                 self._seen = 0, 0  # said once
@@ -113,7 +118,7 @@ class Quarantined:
         return {"count": len(tables), "tables": shown}
 
     def _tables(self) -> list[tuple[_Identity, str]]:
-        """What there is, the newest first."""
+        """Return the tables, the newest first."""
         found: list[tuple[_Identity, str]] = []
         try:
             for file in self._folder.glob(_TABLES):

@@ -11,12 +11,10 @@ from aviso_server.errors import LogUnavailable, PipelineError
 from aviso_server.lake.storage import is_local, local_path
 from aviso_server.lake.table import Table
 from aviso_server.log.sqlite.damage import Fetch, Found
+from aviso_server.model.batch import BOX, STORED
 from aviso_server.model.notification import Box, Notification
 
 __all__ = ["archived_rows"]
-
-_COLUMNS = ("sequence", "time_ns", "topic", "identifier", "payload")
-_BOX = ("box_min_lat", "box_min_lon", "box_max_lat", "box_max_lon")
 
 
 def archived_rows(root: str) -> Fetch:
@@ -47,7 +45,7 @@ def _rows(path: str, first: int, last: int) -> list[Notification]:
     field = ds.field("sequence")
     try:
         file = ds.dataset(path, format="parquet")
-        names = [*_COLUMNS, *(name for name in _BOX if name in file.schema.names)]
+        names = [column.name for column in STORED if column not in BOX or column.name in file.schema.names]
         table = file.to_table(columns=names, filter=(field >= first) & (field <= last))
         return [_notification(row) for row in table.to_pylist()]
     except (pa.ArrowException, OSError) as error:
@@ -55,7 +53,7 @@ def _rows(path: str, first: int, last: int) -> list[Notification]:
 
 
 def _notification(row: dict[str, Any]) -> Notification:
-    corners: list[Any] = [row.get(name) for name in _BOX]
+    corners: list[Any] = [row.get(column.name) for column in BOX]
     box = None if None in corners else Box(*corners)
     return Notification(
         row["sequence"], row["time_ns"], row["topic"], _raw(row["identifier"]), _raw(row["payload"]), box

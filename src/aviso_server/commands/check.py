@@ -57,7 +57,7 @@ def check(file: Path | None, strict: bool, as_json: bool) -> None:
 
 
 def _archive_warnings(settings: Settings) -> list[Problem]:
-    """What is in the way of the archive: the server would start, and keep everything in its log."""
+    """Return warnings about an archive that cannot be used; the server starts without it."""
     if not settings.archive.enabled:
         return []
     from aviso_server.lake.problems import problems  # what reads tables is large

@@ -88,7 +88,7 @@ Roles = Mapping[str, tuple[str, ...]]
 
 
 class Homepage(msgspec.Struct, frozen=True):
-    """Where the links of the home page lead."""
+    """The links of the home page."""
 
     client_documentation_url: str = "https://sites.ecmwf.int/docs/aviso-client/main/"
     client_repository_url: str = "https://github.com/ecmwf/aviso-client"
@@ -97,7 +97,7 @@ class Homepage(msgspec.Struct, frozen=True):
 
 
 class Application(msgspec.Struct, frozen=True):
-    """Where the server listens and how it names itself."""
+    """The address of the server, and the name it gives itself in events."""
 
     host: Filled = "127.0.0.1"
     port: Port = 8000
@@ -118,7 +118,7 @@ class Otlp(msgspec.Struct, frozen=True):
 
 
 class Logging(msgspec.Struct, frozen=True):
-    """What is logged, and where to besides stdout."""
+    """Log records: their level, their form, and their export."""
 
     level: str = "info"
     format: str | None = None
@@ -170,7 +170,7 @@ class JetStream(msgspec.Struct, frozen=True):
 
 
 class Backend(msgspec.Struct, frozen=True):
-    """Where notifications are kept."""
+    """The log: its kind, and the settings of each kind."""
 
     kind: Literal["sqlite", "in_memory", "jetstream"] = "sqlite"
     sqlite: Sqlite = Sqlite()
@@ -179,7 +179,7 @@ class Backend(msgspec.Struct, frozen=True):
 
 
 class WatchEndpoint(msgspec.Struct, frozen=True):
-    """How streams to watchers behave."""
+    """Streams to watchers: heartbeats, duration, batches and buffer."""
 
     sse_heartbeat_interval_sec: Positive = 10
     connection_max_duration_sec: Count = 3600
@@ -191,7 +191,7 @@ class WatchEndpoint(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much one server takes on."""
+    """The limits of one server."""
 
     max_connections: Positive = 20_000
     max_body_bytes: Positive = 262_144
@@ -210,14 +210,14 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Idempotency(msgspec.Struct, frozen=True):
-    """How long the keys of publishers are remembered."""
+    """The memory for idempotency keys."""
 
     retention: Span = 604_800_000_000_000
     max_keys: Positive = 10_000_000
 
 
 class Auth(msgspec.Struct, frozen=True):
-    """Who may do what."""
+    """Authentication, and the roles of administrators."""
 
     enabled: bool = False
     mode: Literal["direct", "trusted_proxy"] = "direct"
@@ -301,7 +301,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
 
 
 class StreamAuth(msgspec.Struct, frozen=True):
-    """Who may read and write one event type; None means no roles were given."""
+    """The roles that may read and write an event type; None if no roles were given."""
 
     required: bool
     read_roles: Roles | None = None
@@ -317,13 +317,13 @@ class TopicEntry(msgspec.Struct, frozen=True):
 
 
 class PayloadEntry(msgspec.Struct, frozen=True):
-    """Whether an event type needs a payload; checked with the event type."""
+    """The rule for payloads of an event type; checked with the event type."""
 
     required: bool | None = None
 
 
 class StoragePolicyEntry(msgspec.Struct, frozen=True):
-    """How long the log keeps an event type."""
+    """The retention of an event type."""
 
     retention_time: Span | None = None
     max_messages: Positive | None = None
@@ -333,7 +333,7 @@ class StoragePolicyEntry(msgspec.Struct, frozen=True):
 
 
 class AuthEntry(msgspec.Struct, frozen=True):
-    """Who may read and write an event type."""
+    """The roles that may read and write an event type, as configured."""
 
     required: bool | None = None
     read_roles: Roles | None = None
@@ -342,7 +342,7 @@ class AuthEntry(msgspec.Struct, frozen=True):
 
 
 class LatenessEntry(msgspec.Struct, frozen=True):
-    """What is expected of an event type."""
+    """The watch for late notifications of an event type."""
 
     enabled: bool | None = None
     by: tuple[str, ...] | None = None
@@ -366,7 +366,7 @@ class SchemaEntry(msgspec.Struct, frozen=True):
 
 
 class Deployment(msgspec.Struct, frozen=True):
-    """Where this process runs, for log records."""
+    """The namespace and pod of this process, for log records."""
 
     namespace: str | None = None
     pod: str | None = None

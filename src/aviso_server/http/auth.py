@@ -1,4 +1,4 @@
-"""Who is calling and what they may do: credentials, tokens and their keys, and the rules of the event types."""
+"""Authentication and authorisation: credentials, tokens and their keys, and the rules of the event types."""
 
 from __future__ import annotations
 

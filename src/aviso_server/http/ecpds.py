@@ -24,13 +24,13 @@ __all__ = ["DECISIONS", "FETCHES", "Destinations", "EcpdsPlugin", "NoVerdict"]
 logger = logging.getLogger(__name__)
 
 DECISIONS = ("allow", "deny_destination", "deny_match_key_missing", "unavailable", "admin_bypass", "error")
-"""What can come of a check."""
+"""The outcomes of a check."""
 
 FAILURES = ("http_401", "http_403", "http_4xx", "invalid_response", "http_5xx", "unreachable")
-"""How asking a server can fail; of several, the first in this order is reported."""
+"""The ways in which asking a server fails; of several, the first in this order is reported."""
 
 FETCHES = ("success", *FAILURES)
-"""What can come of asking for a user's destinations."""
+"""The outcomes of asking for a user's destinations."""
 
 _MAX_ANSWER_BYTES = 32 * 1024 * 1024
 

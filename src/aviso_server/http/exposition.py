@@ -198,7 +198,7 @@ _LIST = (
 )
 
 SERIES = {series.name: series for series in _LIST}
-"""All of them by name, besides the `process_*` series of the Prometheus client library."""
+"""All series by name, except the `process_*` series of the Prometheus client library."""
 
 
 Samples = Iterator[tuple[str, Iterable[tuple[Sequence[str], float | Histogram]]]]
@@ -358,7 +358,7 @@ def _archive(service: Service, streams: Mapping[str, StreamState]) -> Samples:
     lasts = {name: state.last for name, state in streams.items() if lake is not None}
     yield "aviso_archive_last_sequence", _each(archived)
     yield "aviso_archive_lag", _each({name: max(0, lasts.get(name, 0) - last) for name, last in archived.items()})
-    summary = None if lake is None or lake.audited is None else lake.audited.summary
+    summary = None if lake is None or lake.audited is None else lake.audited.result
     verdict = "none" if summary is None else summary.verdict
     audited = {} if summary is None else summary.streams
     yield "aviso_audit_verdict", _each({each: each == verdict for each in _VERDICTS})
@@ -413,9 +413,9 @@ def _subscriptions(service: Service, streams: Mapping[str, StreamState]) -> Samp
 
 def _lateness(service: Service) -> Samples:
     watch, names = service.lateness, service.catalogue.event_types
-    judges = {} if watch is None else watch.judges
-    yield "aviso_lateness_watched", _each({name: judges[name].watching if name in judges else 0 for name in names})
-    yield "aviso_lateness_overdue", _each({name: len(judges[name].overdue) if name in judges else 0 for name in names})
+    detectors, none = {} if watch is None else watch.detectors, dict.fromkeys(names, 0)
+    yield "aviso_lateness_watched", _each(none | {name: each.watching for name, each in detectors.items()})
+    yield "aviso_lateness_overdue", _each(none | {name: len(each.overdue) for name, each in detectors.items()})
     pairs = [(name, status) for name in names for status in get_args(Status)]
     yield "aviso_lateness_alarms_total", [(pair, 0 if watch is None else watch.published[pair]) for pair in pairs]
 

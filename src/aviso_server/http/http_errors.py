@@ -154,11 +154,11 @@ ERRORS = {
         ),
     )
 }
-"""All of them by code."""
+"""All kinds of errors by code."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """What the errors of an endpoint are called."""
+    """The label and the code of an endpoint's errors."""
 
     label: str
     invalid: str

@@ -1,4 +1,4 @@
-"""What a route is, and how the route of a request is found."""
+"""Routes, and finding the route of a request."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Access", "Documented", "Route", "Router"]
 
 Handler = Callable[[Request], Awaitable[Response | StreamingResponse]]
 Access = Literal["open", "user", "reader", "writer", "admin"]
-"""Who may: anybody; callers with credentials; readers or writers of the event type; administrators."""
+"""Callers that are let in: anybody; those with credentials; readers or writers of the event type; administrators."""
 Body = Literal["notification", "batch", "watch", "replay", "explain", "stream_name"]
-"""What a request body holds."""
+"""The kinds of request bodies that no type describes."""
 
 _MAX_NAME_BYTES = 4096  # of what stands in a path for a parameter
 _PARAMETER = re.compile(r"\\\{(\w+)\\\}")
@@ -97,7 +97,7 @@ class Router:
         scope["route"] = route.path  # for metrics and traces
 
     def knows(self, path: str) -> bool:
-        """Whether a route has this path, under any method and with or without a slash at its end."""
+        """Return whether a route has this path, under any method and with or without a slash at its end."""
         trimmed = path.rstrip("/")
         raw = trimmed.encode()
         return any(known == trimmed for _, known in self._exact) or any(

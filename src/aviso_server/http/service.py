@@ -1,4 +1,4 @@
-"""What handlers need of a running server."""
+"""The parts of a running server, for handlers."""
 
 from __future__ import annotations
 

@@ -114,10 +114,10 @@ _MOMENT = 0.01  # seconds
 
 
 class Following:
-    """One stream and its judge. What was stored while nobody listened is read from the log and the archive."""
+    """One stream and its detector. What was stored while nobody listened is read from the log and the archive."""
 
-    def __init__(self, judge: Detector, store: Store, event_type: EventType, say: Callable[[Notice], None]) -> None:
-        self._judge = judge
+    def __init__(self, detector: Detector, store: Store, event_type: EventType, say: Callable[[Notice], None]) -> None:
+        self._detector = detector
         self._store = store
         self._everything = event_type.compile({}, "replay", lenient=True)
         self._say = say
@@ -126,10 +126,10 @@ class Following:
         self._heard = 0  # the newest sequence that was stored since somebody listens
 
     async def catch_up(self, now: int) -> None:
-        """Return once everything that is stored has been reported to the judge; LogError if it cannot be read."""
+        """Return once everything that is stored has been reported to the detector; LogError if it cannot be read."""
         if self._live:
             return
-        stream, book = self._judge.watched.stream, self._judge.book
+        stream, book = self._detector.watched.stream, self._detector.book
         if self._subscription is None:
             self._heard = 0
             self._subscription = self._store.follow(stream, self._hear, self._lose)
@@ -158,12 +158,12 @@ class Following:
         try:
             await self._report_all(start, last, unbroken=True)
         except HistoryGone:
-            position = self._judge.book.position
+            position = self._detector.book.position
             start = start if position is None else position + 1
-            self._judge.begin_anew(now)
+            self._detector.begin_anew(now)
             logger.warning(
-                "notifications of '%s' from %d on are gone already: what they were expected for is not judged",
-                self._judge.watched.stream, start, extra={"event": "lateness.history.gone"},
+                "notifications of '%s' from %d on are gone already: whether they were late is unknown",
+                self._detector.watched.stream, start, extra={"event": "lateness.history.gone"},
             )  # fmt: skip
             await self._report_all(start, last, unbroken=False)
 
@@ -173,11 +173,11 @@ class Following:
             async for notifications, following in batches:
                 for notification in notifications:
                     self._report(notification)
-                self._judge.book.position = following - 1
+                self._detector.book.position = following - 1
                 await asyncio.sleep(0)  # others want to be served too
 
     def _hear(self, notifications: Sequence[Notification]) -> None:
-        book = self._judge.book
+        book = self._detector.book
         for notification in notifications:
             self._heard = max(self._heard, notification.sequence)
             if not self._live or book.position is None or notification.sequence <= book.position:
@@ -193,12 +193,12 @@ class Following:
         self._subscription = None
 
     def _report(self, notification: Notification) -> None:
-        notice = self._judge.arrive(notification.values(), notification.sequence, notification.time // SECOND)
+        notice = self._detector.arrive(notification.values(), notification.sequence, notification.time // SECOND)
         if notice is not None:
             self._say(notice)
 
 
-_GLANCE = 1.0  # seconds between two judgements
+_GLANCE = 1.0  # seconds between two looks
 _MARGIN = 2  # seconds until everything that is stored has come to our ears
 _BETWEEN_SAVES = 30  # seconds; what is decided is saved at once
 _AT_ONCE = 500  # notices that are published together
@@ -206,7 +206,7 @@ _MOST_SHOWN = 100
 
 
 class Watch:
-    """Judges what is expected of some event types, and says so in the stream of `aviso_lateness`.
+    """Detects late notifications of some event types and publishes alarms in the stream `aviso_lateness`.
 
     What is decided is written down before it is published, and published under a key of its own: whatever happens in
     between, it is published once. Several servers with one log come to the same keys.
@@ -221,7 +221,7 @@ class Watch:
         clock: Callable[[], int],
     ) -> None:
         self.published: defaultdict[tuple[str, Status], int] = defaultdict(int)  # by event type
-        self.judges: dict[str, Detector] = {}
+        self.detectors: dict[str, Detector] = {}
         self._watched = watched
         self._store = store
         self._models = models
@@ -252,13 +252,15 @@ class Watch:
                 await self._save(self._state)
 
     def describe(self) -> dict[str, Any]:
-        """What is expected and what of it is overdue, for an operator."""
-        judges = self.judges.values()
-        learned = [judge.learned.learned_at for judge in judges if judge.learned is not None]
-        overdue = sorted((notice for judge in judges for notice in judge.overdue), key=lambda each: each.overdue_at)
+        """Return what is expected and what of it is overdue, for an operator."""
+        detectors = self.detectors.values()
+        learned = [detector.learned.learned_at for detector in detectors if detector.learned is not None]
+        overdue = sorted(
+            (notice for detector in detectors for notice in detector.overdue), key=lambda each: each.overdue_at
+        )
         return {
             "learned_at": seconds_text(min(learned)) if learned else None,
-            "watched": sum(judge.watching for judge in judges),
+            "watched": sum(detector.watching for detector in detectors),
             "overdue_count": len(overdue),
             "overdue": [
                 {
@@ -272,15 +274,15 @@ class Watch:
         }
 
     async def step(self) -> None:
-        """Look, judge and publish once; LogError if that has to wait."""
+        """Look once and publish what is late; LogError if that has to wait."""
         now = self._clock() // SECOND
         state = await self._opened(now)
         for learned in await asyncio.to_thread(lambda: list(self._models.changed())):
-            self.judges[learned.event_type].learn(learned, now)
+            self.detectors[learned.event_type].learn(learned, now)
             self._saved_at = 0  # from when on something is watched must not be forgotten
         failure: LogError | None = None
-        for name, judge in self.judges.items():
-            if judge.learned is None:
+        for name, detector in self.detectors.items():
+            if detector.learned is None:
                 continue  # what arrives now is read when it is known what to look for
             try:
                 await self._following[name].catch_up(now)
@@ -288,7 +290,7 @@ class Watch:
                 failure = error
                 continue
             if now >= self._quiet_until.get(name, 0):
-                state.outbox += judge.due(now - _MARGIN)
+                state.outbox += detector.due(now - _MARGIN)
         if state.outbox:
             await self._publish(state)
         elif now >= self._saved_at + _BETWEEN_SAVES:
@@ -312,9 +314,9 @@ class Watch:
             return self._state
         state, awake = await asyncio.to_thread(self._file.load)
         for watched, event_type in self._watched:
-            judge = Detector(watched, state.books.setdefault(watched.event_type, Book()))
-            self.judges[watched.event_type] = judge
-            self._following[watched.event_type] = Following(judge, self._store, event_type, state.outbox.append)
+            detector = Detector(watched, state.books.setdefault(watched.event_type, Book()))
+            self.detectors[watched.event_type] = detector
+            self._following[watched.event_type] = Following(detector, self._store, event_type, state.outbox.append)
             if awake:
                 # publishers that waited for this server come now: they get the time that it was away
                 away = max(0, now - awake)
@@ -350,7 +352,7 @@ class Watch:
         if sentence != self._complaint:
             self._complaint = sentence
             logger.warning(
-                "late notifications cannot be judged now: %s", sentence, extra={"event": "lateness.watch.waiting"}
+                "late notifications cannot be detected now: %s", sentence, extra={"event": "lateness.watch.waiting"}
             )
 
 

@@ -47,7 +47,7 @@ __all__ = [
 
 
 ColumnKind = Literal["integer", "number", "text", "instant", "shape"]
-"""What a column holds: a whole number, a double, text, a point in time, or a shape as well-known binary."""
+"""The kind of a column: a whole number, a double, text, a point in time, or a shape as well-known binary."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ TIME_NS = Column("time_ns", "integer")
 """The stored time to the nanosecond: timestamps, which most programs read better, have microseconds."""
 
 STORED = (_FIRST[0], TIME_NS, _FIRST[3], *BOX, *_LAST)
-"""What a log keeps of a notification: enough to make every other column from."""
+"""The columns that a log stores; every other column is made from them."""
 
 _TAKEN = frozenset(column.name for column in (*_FIRST, *_LAST, *BOX, TIME_NS))
 

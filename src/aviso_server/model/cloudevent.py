@@ -129,4 +129,4 @@ _REWRITES: dict[PolygonForm | None, tuple[bytes, Callable[[bytes], bytes] | None
     "array": (TEXT_MARK, with_array),
     "text": (ARRAY_MARK, with_text),
 }
-"""How identifiers are brought into a form, and what those hold that are not in it yet."""
+"""For each form: the mark of identifiers that are not in it yet, and the function that rewrites them."""

@@ -134,7 +134,7 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def shaped(self) -> bool:
-        """Whether notifications have a polygon or a point cloud."""
+        """True if notifications have a polygon or a point cloud."""
         return any(isinstance(field, SpatialField) for field in self.fields.values())
 
     def _check_keys(self, identifier: dict[str, Any], operation: Operation) -> None:
@@ -309,7 +309,7 @@ _FORMS: dict[Any, str] = {
     tuple[int, int]: "[min, max], two whole numbers",
     tuple[float, float]: "[min, max], two numbers",
 }
-"""What the values of a definition look like."""
+"""The accepted values of a definition, in words."""
 
 _COMMON = Field.__struct_fields__
 _RESERVED: Mapping[str, type[Field]] = {"polygon": PolygonField, "point_cloud": PointCloudField}
@@ -324,7 +324,7 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether a publisher must send a payload."""
+    """The rule for payloads."""
 
     required: bool
 

@@ -51,7 +51,7 @@ class Clause(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a clause says to one notification."""
+    """The outcome of a clause for one notification."""
 
     clause: Clause
     passed: bool

@@ -102,7 +102,7 @@ class Filter(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether every notification of the stream passes."""
+        """True if every notification of the stream passes."""
         return not (self.equals or self.tests) and self.area is None
 
     def matches(self, notification: Notification) -> bool:

@@ -38,7 +38,7 @@ class Tally:
 
     @property
     def placed(self) -> int:
-        """How many have a place on the map."""
+        """The number of notifications that have a place on the map."""
         return self.cells.total()
 
     def add(self, notifications: Sequence[Notification]) -> None:

@@ -70,7 +70,7 @@ def filter_schema(event_type: EventType) -> dict[str, Any]:
 
 
 def generic_published_schema() -> dict[str, Any]:
-    """Do the same for an event type that is not configured."""
+    """Build the schema of identifiers to publish for an event type that is not configured."""
     return {
         "type": "object",
         "description": "Any keys; every value is text, a number or a truth value, and not empty.",
@@ -80,7 +80,7 @@ def generic_published_schema() -> dict[str, Any]:
 
 
 def generic_filter_schema() -> dict[str, Any]:
-    """Do the same for reading one."""
+    """Build the schema of identifiers to watch or replay for an event type that is not configured."""
     return {
         "type": "object",
         "description": "The same keys as were published; the text `*` matches every value.",

@@ -133,7 +133,7 @@ EVENT_TYPE = EventType(
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """One of them; times are seconds since 1970."""
+    """An alarm about one combination and day; times are seconds since 1970."""
 
     event_type: str
     combination: str
@@ -393,7 +393,7 @@ class Detector:
 
     @property
     def watching(self) -> int:
-        """How many combinations are expected at some time."""
+        """The number of combinations that are expected at some time."""
         return len(self._rhythms)
 
     @property

@@ -69,7 +69,7 @@ _PAIRS_AT_ONCE = 1 << 17
 
 
 class Position(Enum):
-    """Where a point is, seen from a polygon."""
+    """The position of a point relative to a polygon."""
 
     OUTSIDE = "outside"
     BOUNDARY = "boundary"

@@ -19,7 +19,7 @@ _LONGEST = 300  # characters of a reason; a row may have a field with a name of 
 
 
 class RefusedFor(msgspec.Struct, frozen=True):
-    """How many rows broke a rule."""
+    """A rule, and the number of rows that broke it."""
 
     code: str
     field: str | None

@@ -172,10 +172,10 @@ _BLANK = r"[\s\u0085]*"
 _ITEM = f"{_BLANK}{NUMBER}{_BLANK}"
 _ARRAY = rf"{_BLANK}\[[\s\S]*"  # text that holds an array, which only reading it can tell
 POINT_TEXT = rf"^(?:{_BLANK}(?:{_ITEM},{_ITEM}|\({_ITEM},{_ITEM}\)){_BLANK}|{_ARRAY})$"
-"""What the text of every point looks like, as a regular expression for JSON schemas."""
+"""A regular expression for the text of points, for JSON schemas."""
 _RING = f"(?:{_ITEM},){{{2 * MIN_VERTICES - 1},}}{_ITEM}"
 POLYGON_TEXT = rf"^(?:{_BLANK}(?:{_RING}|\({_RING}\)){_BLANK}|{_ARRAY})$"
-"""What the text of every polygon looks like, as a regular expression for JSON schemas."""
+"""A regular expression for the text of polygons, for JSON schemas."""
 
 # JSON knows a part of our number grammar, with the same meaning, and is read many times faster.
 _JSON_NUMBERS = msgspec.json.Decoder(tuple[float, ...])
@@ -522,11 +522,11 @@ PolygonForm = Literal["array", "text"]
 
 # Quotes inside of values are escaped, so these bytes occur only where the field begins.
 TEXT_MARK = b'"polygon":"'
-"""What every identifier holds whose polygon is text."""
+"""Bytes in every identifier whose polygon is text."""
 ARRAY_MARK = b'"polygon":['
-"""What every identifier holds whose polygon is an array."""
+"""Bytes in every identifier whose polygon is an array."""
 CLOUD_TEXT_MARK = b'"point_cloud":"'
-"""What every identifier holds whose point cloud is text, which only other servers store."""
+"""Bytes in every identifier whose point cloud is text, which only other servers store."""
 
 
 def with_array(identifier: bytes) -> bytes:

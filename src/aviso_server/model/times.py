@@ -53,7 +53,7 @@ INSTANT_TEXT = (
     rf"^{_BLANK}(?:\+?[0-9]+|[0-9]{{1,4}}-[0-9]{{1,2}}-[0-9]{{1,2}}[Tt ]"
     rf"[0-9]{{1,2}}:[0-9]{{1,2}}:[0-9]{{1,2}}(?:\.[0-9]+)?{_ZONE}){_BLANK}$"
 )
-"""What the text of every point in time looks like, as a regular expression for JSON schemas."""
+"""A regular expression for the text of points in time, for JSON schemas."""
 
 
 @lru_cache(maxsize=4096)
@@ -141,7 +141,7 @@ _HIGHEST = 2**64 - 1
 _MOST_DIGITS = 20
 
 SEQUENCE_TEXT = r"^\+?0*[0-9]{1,20}$"
-"""What the text of every sequence looks like, as a regular expression for JSON schemas."""
+"""A regular expression for the text of sequences, for JSON schemas."""
 
 
 class Span(msgspec.Struct, frozen=True):

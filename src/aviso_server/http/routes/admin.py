@@ -23,7 +23,7 @@ _JSON_TYPE = re.compile(rb"[^;/\s]+/(?:[^;\s]+\+)?json\s*(?:;.*)?", re.IGNORECAS
 
 
 class Deleted(Answer, frozen=True):
-    """What became of the removal of one notification."""
+    """The outcome of deleting one notification."""
 
     success: bool
     message: str
@@ -32,7 +32,7 @@ class Deleted(Answer, frozen=True):
 
 
 class Wiped(Answer, frozen=True):
-    """What became of the removal of many notifications."""
+    """The outcome of a wipe."""
 
     success: bool
     message: str

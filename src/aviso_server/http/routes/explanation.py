@@ -125,8 +125,8 @@ class Matches(Answer, frozen=True, rename={"from_": "from"}):
     places: MatchPlaces | None
 
 
-class Judged(Answer, frozen=True):
-    """Why a notification is kept or dropped."""
+class NotificationVerdict(Answer, frozen=True):
+    """The reason why a notification is kept or dropped."""
 
     id: str
     found: bool
@@ -137,19 +137,19 @@ class Judged(Answer, frozen=True):
 
 
 class Explanation(Answer, frozen=True, kw_only=True):
-    """What a watch request means and what it would have brought."""
+    """The meaning of a watch request, and what it would have delivered."""
 
     status: Literal["success"] = "success"
     event_type: str
     topic: str
     meaning: Meaning
     matches: Annotated[Matches | None, Meta(description="null if `days` is 0: nothing was counted.")]
-    notification: Judged | None
+    notification: NotificationVerdict | None
     request_id: RequestId
 
 
 class _Question:
-    """What is asked besides what a watch asks."""
+    """The members of the request that a watch does not have."""
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()  # the keys of the identifier, sorted
@@ -240,7 +240,7 @@ async def _explained(request: Request, wanted: Filter, span: Span, question: _Qu
                 topic=wanted.topic,
                 meaning=_meaning(service, wanted, span, clauses, question),
                 matches=None if counted is None else _matches(service, wanted, counted, now, question.days),
-                notification=None if asked is None else _judged(asked, wanted, clauses, notification),
+                notification=None if asked is None else _verdict(asked, wanted, clauses, notification),
                 request_id=request.id,
             )
         )
@@ -322,10 +322,12 @@ def _places(tally: Tally) -> MatchPlaces:
     )
 
 
-def _judged(name: str, wanted: Filter, clauses: tuple[Clause, ...], notification: Notification | None) -> Judged:
+def _verdict(
+    name: str, wanted: Filter, clauses: tuple[Clause, ...], notification: Notification | None
+) -> NotificationVerdict:
     if notification is None:
         sentence = f"{name} is not there: it was never published, was deleted, or is not kept any more."
-        return Judged(name, False, None, None, sentence, [])
+        return NotificationVerdict(name, False, None, None, sentence, [])
     found: Sequence[Verdict] = verdicts(wanted, clauses, notification)
     dropping = [verdict.clause.sentence for verdict in found if not verdict.passed]
     if dropping:
@@ -333,7 +335,7 @@ def _judged(name: str, wanted: Filter, clauses: tuple[Clause, ...], notification
     else:
         sentence = f"{name} is kept: {'all of it is true' if found else 'the filter lets everything through'}."
     shown = [VerdictAnswer(*_parts(each.clause), each.passed, each.seen) for each in found]
-    return Judged(name, True, event_time(notification.time), not dropping, sentence, shown)
+    return NotificationVerdict(name, True, event_time(notification.time), not dropping, sentence, shown)
 
 
 # Counting

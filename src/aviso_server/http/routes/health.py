@@ -1,4 +1,4 @@
-"""How the server is doing: for probes, for a caller who asks who they are, and for operators."""
+"""The state of the server: for probes, for callers who ask who they are, and for operators."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from aviso_server import __version__
+from aviso_server.archive.reports import AuditResult
 from aviso_server.archive.supervisor import State
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.diagnostics.log_records import RECENT
@@ -56,36 +57,8 @@ class ArchivedStream(Answer, frozen=True):
     lag: Annotated[int | None, Meta(description="Sequences that are not archived yet; null if the log does not say.")]
 
 
-class AuditDefect(Answer, frozen=True):
-    """Consecutive sequences with the same defect."""
-
-    kind: str
-    where: str
-    first: Count
-    last: Count
-
-
-Found = Literal["clean", "defects", "unchecked"]
-
-
-class AuditedStream(Answer, frozen=True):
-    event_type: str
-    verdict: Found
-    defects: Annotated[Count, Meta(description="Sequences that have one.")]
-    acknowledged: Count
-    lag: Count
-    first_defects: list[AuditDefect]
-
-
-class AuditResult(Answer, frozen=True):
-    at: str
-    verdict: Found
-    seconds: float
-    streams: dict[str, AuditedStream]
-
-
 class ArchiveState(Answer, frozen=True):
-    """How the archive is doing, on a server that has one."""
+    """The state of the archive, on a server that has one."""
 
     state: Annotated[str, Meta(extra_json_schema={"enum": [*get_args(State)]})]
     job: str
@@ -171,7 +144,7 @@ async def _archive_state(service: Service, user: User | None) -> ArchiveState | 
         stream: ArchivedStream(**each, lag=max(0, lasts[stream] - each["last"]) if stream in lasts else None)
         for stream, each in sorted({**dict.fromkeys(lasts, empty), **archived}.items())[:_MAX_ARCHIVED]
     }
-    audit = None if archive.audited is None else msgspec.convert(archive.audited.describe(), AuditResult | None)
+    audit = None if archive.audited is None else archive.audited.result
     if audit is not None:
         known = {name: each for name, each in audit.streams.items() if service.may_know(name, user)}
         audit = msgspec.structs.replace(audit, streams=known)
@@ -277,7 +250,7 @@ class LoggedError(Answer, frozen=True):
 
 
 class Overview(Answer, frozen=True):
-    """What the server holds, who reads it and what went wrong lately."""
+    """The streams, their watchers, and recent errors."""
 
     time: str
     version: str

@@ -28,7 +28,7 @@ Step = Literal["hour", "day"]
 
 
 class InsightOverview(Answer, frozen=True):
-    """What there is of an event type, and how fresh it is."""
+    """The tables of an event type, and how fresh they are."""
 
     event_type: str
     notifications: Annotated[Count, Meta(description="How many are counted.")]
@@ -40,7 +40,7 @@ class InsightOverview(Answer, frozen=True):
 
 
 class InsightList(Answer, frozen=True):
-    """What there is, of the event types that the caller may read."""
+    """The tables of the event types that the caller may read."""
 
     enabled: Annotated[bool, Meta(description="Whether this server makes such tables.")]
     event_types: list[InsightOverview]
@@ -104,7 +104,7 @@ class Delays(Answer, frozen=True):
 
 
 class HoursInsight(_Insight, frozen=True, kw_only=True):
-    """How many were published."""
+    """Counts of notifications."""
 
     step: Step
     rows: list[CountedAt]
@@ -112,7 +112,7 @@ class HoursInsight(_Insight, frozen=True, kw_only=True):
 
 
 class FieldsInsight(_Insight, frozen=True, kw_only=True):
-    """How often each value of a field was published; for one field also when."""
+    """Counts of each value of a field; for one field also over time."""
 
     step: Step
     fields: list[FieldCounted]
@@ -121,7 +121,7 @@ class FieldsInsight(_Insight, frozen=True, kw_only=True):
 
 
 class DelaysInsight(_Insight, frozen=True, kw_only=True):
-    """How long after their nominal time notifications were published; null if identifiers name no such time."""
+    """Delays between the time an identifier names and its publication; null if identifiers name no time."""
 
     step: Step
     run: Delays | None
@@ -130,7 +130,7 @@ class DelaysInsight(_Insight, frozen=True, kw_only=True):
 
 
 class CoverageInsight(_Insight, frozen=True, kw_only=True):
-    """How many notifications touch each cell of one degree, by its south-western corner."""
+    """Counts of notifications that touch each cell of one degree, by its south-western corner."""
 
     highest: Count
     cells: list[tuple[int, int, Count]]
@@ -138,7 +138,7 @@ class CoverageInsight(_Insight, frozen=True, kw_only=True):
 
 
 class SeenInsight(_Insight, frozen=True, kw_only=True):
-    """When each value of a field was seen first and last."""
+    """The first and last time of each value of a field."""
 
     fields: list[FieldSeen]
     request_id: RequestId
@@ -147,7 +147,7 @@ class SeenInsight(_Insight, frozen=True, kw_only=True):
 INSIGHTS: dict[str, type[_Insight]] = dict(
     zip(QUESTIONS, (HoursInsight, FieldsInsight, DelaysInsight, CoverageInsight, SeenInsight), strict=True)
 )
-"""What the answers to the questions look like."""
+"""The type of the answer to each question."""
 
 
 async def list_insight(request: Request) -> Response:

@@ -24,7 +24,7 @@ _OWN_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; "
     b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What our own page may do: nothing inline, nothing from elsewhere."""
+"""The content security policy of our pages: nothing inline, nothing from elsewhere."""
 
 _WIDE_POLICY = b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
 """The same for pages that others wrote, which set styles inline."""

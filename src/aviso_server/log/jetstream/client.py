@@ -22,13 +22,13 @@ from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.jetstream.wire import Identify, notification_of
 from aviso_server.model.notification import Notification
 
-__all__ = ["BrokerOptions", "BrokerRefusal", "Connection", "Inbox", "NotReached", "Parser", "Unanswered", "refusal"]
+__all__ = ["BrokerOptions", "BrokerRefusal", "Connection", "Consumer", "NotReached", "Parser", "Unanswered", "refusal"]
 
 logger = logging.getLogger(__name__)
 
 
 class BrokerOptions(msgspec.Struct, frozen=True):
-    """Where the broker is, how to reach it, and what new streams look like; None leaves it to the broker."""
+    """The address of the broker, credentials, and the settings of new streams; None leaves a setting to the broker."""
 
     nats_url: str = "nats://localhost:4222"  # several, separated by commas, for a cluster
     token: str | None = None
@@ -188,21 +188,29 @@ def refusal(error: Mapping[str, Any], passing: Set[int]) -> NotReached | BrokerR
     return NotReached(f"the broker cannot do this now: {text}") if code in passing else BrokerRefusal(code, text)
 
 
-class Inbox:
-    """A subscription of our own; messages to `subject` reach its handler until it is closed."""
+class Consumer:
+    """A consumer on the broker, for as long as it is used; it delivers what it is asked for."""
 
-    def __init__(self, subject: str, subscription: Subscription, parser: Parser) -> None:
-        self.subject = subject
+    def __init__(self, connection: Connection, name: str, subscription: Subscription, parser: Parser) -> None:
+        self._connection = connection
+        self._name = name  # with that of its stream
         self._subscription = subscription
         self._parser = parser
 
+    async def ask(self, **request: Any) -> None:
+        """Ask for deliveries; NotReached if there is no connection."""
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._name}"
+        await self._connection.publish(subject, msgspec.json.encode(request), self._subscription.subject)
+
     async def close(self) -> None:
-        """Unsubscribe."""
+        """Unsubscribe and delete it; nobody waits for the broker's answer."""
         number = b"%d" % self._subscription._id
         self._parser.handlers.pop(number, None)
         self._parser.consumers.pop(number, None)
         with contextlib.suppress(nats.errors.Error, OSError):
             await self._subscription.unsubscribe()
+        with contextlib.suppress(LogError):
+            await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self._name}", b"")
 
 
 class _Client(Client):
@@ -288,35 +296,45 @@ class Connection:
         except OSError as error:
             raise Unanswered(f"the connection to the broker broke: {error}") from error
 
-    async def subscribe(self, deliver: Deliver, handler: Handler, identify: Identify) -> Inbox:
-        """Open an inbox of its own, for what a consumer delivers; the handler gets what is no delivery."""
+    async def consume(
+        self, stream: str, name: str, start: int, idle: int, deliver: Deliver, handler: Handler, identify: Identify
+    ) -> Consumer:
+        """Make a consumer that delivers from a sequence on; the handler gets what is no delivery.
+
+        It is kept in memory and acknowledges nothing. The broker deletes it after so many idle seconds.
+        """
         client = self._client
         if client is None or not client.is_connected:
             raise NotReached("there is no connection to the broker")
-        subject = f"{self._prefix}d.{next(self._numbers)}"  # not one that the shared inbox hears too
-        subscription = await client.subscribe(subject)
+        # not one of the subjects that the shared inbox hears too
+        subscription = await client.subscribe(f"{self._prefix}d.{next(self._numbers)}")
         number = b"%d" % subscription._id
         client.parser.handlers[number] = handler
         client.parser.consumers[number] = (deliver, identify)
-        return Inbox(subject, subscription, client.parser)
+        consumer = Consumer(self, f"{stream}.{name}", subscription, client.parser)
+        config = {
+            "name": name,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": start,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": idle * 1_000_000_000,
+        }
+        try:
+            request = {"stream_name": stream, "config": config, "action": "create"}
+            await self.api(f"CONSUMER.CREATE.{stream}.{name}", request)
+        except BaseException:
+            await consumer.close()
+            raise
+        return consumer
 
-    def expect(self, handler: Handler | None = None) -> tuple[str, asyncio.Future[Any]]:
-        """Open a reply subject on the shared inbox, and a future that fails if the connection does.
-
-        Without a handler the future takes the first answer, as a pair of header block and body; with one, the handler
-        gets every answer and has to end the future.
-        """
+    def expect(self, handler: Handler) -> tuple[str, asyncio.Future[Any]]:
+        """Open a reply subject for any number of answers, and a future that the handler ends or a lost connection."""
         token = b"%d" % next(self._numbers)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def take(subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
-            if not future.done():
-                if headers.startswith(b"NATS/1.0 503"):
-                    future.set_exception(NotReached("nobody at the broker takes this request now"))
-                else:
-                    future.set_result((headers, body))
-
-        self._waiting[token] = handler or take
+        self._waiting[token] = handler
         self._futures[token] = future
         future.add_done_callback(lambda _: self._forget(token))
         return f"{self._prefix}.{token.decode()}", future
@@ -351,22 +369,27 @@ class Connection:
         future.add_done_callback(forget)
         return [f"{self._prefix}.{number}" for number in range(first, first + count)], answers, future
 
-    async def request(self, subject: str, body: bytes, seconds: float = ANSWER_SECONDS) -> tuple[bytes, bytes]:
-        """Return header block and body of the answer; NotReached or Unanswered if there is none."""
-        reply, future = self.expect()
+    async def request(self, subject: str, body: bytes) -> bytes:
+        """Return the body of the answer; NotReached or Unanswered if there is none."""
+        (reply,), answers, future = self.expect_many(1)
         try:
             await self.publish(subject, body, reply)
-            return await self.wait(future, seconds)
+            await self.wait(future)
         finally:
             future.cancel()
+        assert answers[0] is not None  # the future is done
+        headers, answer = answers[0]
+        if headers.startswith(b"NATS/1.0 503"):
+            raise NotReached("nobody at the broker takes this request now")
+        return answer
 
-    async def wait(self, future: asyncio.Future[T], seconds: float = ANSWER_SECONDS) -> T:
-        """Wait for an expected answer; Unanswered if it takes longer."""
+    async def wait(self, future: asyncio.Future[None]) -> None:
+        """Wait for expected answers; Unanswered if they take longer."""
         try:
-            async with asyncio.timeout(seconds):
-                return await future
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await future
         except TimeoutError:
-            raise Unanswered(f"the broker did not answer within {seconds:g} s") from None
+            raise Unanswered(f"the broker did not answer within {ANSWER_SECONDS:g} s") from None
 
     async def api(self, name: str, request: Any = None, patience: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """Call the JetStream API; BrokerRefusal if the answer is an error.
@@ -376,8 +399,7 @@ class Connection:
         body = b"" if request is None else msgspec.json.encode(request)
 
         async def ask() -> dict[str, Any]:
-            _, answer = await self.request(f"$JS.API.{name}", body)
-            decoded: dict[str, Any] = msgspec.json.decode(answer)
+            decoded: dict[str, Any] = msgspec.json.decode(await self.request(f"$JS.API.{name}", body))
             error = decoded.get("error")
             if error is not None:
                 raise refusal(error, _NO_LEADER)

@@ -14,11 +14,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from aviso_server.errors import LogError, LogUnavailable, StreamUnusable
 from aviso_server.log.jetstream.broker_streams import StreamInfo, Streams
-from aviso_server.log.jetstream.client import Connection, Inbox
+from aviso_server.log.jetstream.client import Connection, Consumer
 from aviso_server.log.jetstream.wire import Identify, readable
 from aviso_server.model.notification import Draft, Notification
 
@@ -71,8 +69,7 @@ class StreamFollower:
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[None] | None = None
         self._created = ""  # which stream it is, should another one take its name
-        self._consumer = ""
-        self._inbox: Inbox | None = None
+        self._consumer: Consumer | None = None
         self._arrived: list[Notification] = []
         self._wake = asyncio.Event()
         self._odd = ""  # why the consumer cannot be relied on
@@ -227,21 +224,10 @@ class StreamFollower:
             self._compare(info)
         self._arrived, self._odd, self._delivered, self._credit = [], "", 0, 0
         self._wake.clear()
-        self._inbox = await self._connection.subscribe(self._take, self._hear, self._identify)
         name = f"aviso_follower_{info.name}_{uuid.uuid4().hex}"
-        config = {
-            "name": name,
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": self.position + 1,
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "mem_storage": True,
-            "num_replicas": 1,
-            "inactive_threshold": 2 * _EXPIRES * _SECOND,
-        }
-        request = {"stream_name": info.name, "config": config, "action": "create"}
-        await self._connection.api(f"CONSUMER.CREATE.{info.name}.{name}", request)
-        self._consumer = f"{info.name}.{name}"
+        self._consumer = await self._connection.consume(
+            info.name, name, self.position + 1, 2 * _EXPIRES, self._take, self._hear, self._identify
+        )
         await self._ask()
 
     def _compare(self, info: StreamInfo) -> None:
@@ -256,22 +242,14 @@ class StreamFollower:
         raise _Lost("the stream was deleted and made again")
 
     async def _drop_consumer(self) -> None:
-        inbox, self._inbox = self._inbox, None
-        consumer, self._consumer = self._consumer, ""
-        if inbox is not None:
-            await inbox.close()
-        if consumer and self._connection.connected:
-            # it would go by itself after a while; nobody waits for the answer
-            with contextlib.suppress(LogError):
-                await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{consumer}", b"")
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.close()
 
     async def _ask(self) -> None:
-        assert self._inbox is not None  # made with the consumer
+        assert self._consumer is not None  # only followed streams are asked for
         self._credit += _CREDIT
-        request = {"batch": _CREDIT, "expires": _EXPIRES * _SECOND, "idle_heartbeat": _HEARTBEAT * _SECOND}
-        await self._connection.publish(
-            f"$JS.API.CONSUMER.MSG.NEXT.{self._consumer}", msgspec.json.encode(request), self._inbox.subject
-        )
+        await self._consumer.ask(batch=_CREDIT, expires=_EXPIRES * _SECOND, idle_heartbeat=_HEARTBEAT * _SECOND)
 
     def _take(self, delivery: int, notification: Notification) -> None:
         self._delivered += 1

@@ -37,7 +37,7 @@ _AT_ONCE = 1000
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What the broker knows of a key."""
+    """A key as the broker has it."""
 
     number: int  # of the message that says so; whoever changes it has to name it
     content: bytes

@@ -49,11 +49,11 @@ class BrokerLease:
         self.held = False
 
     def start(self) -> None:
-        """Take part."""
+        """Take part in the election."""
         self._running = asyncio.create_task(self._run(), name="lease")
 
     async def stop(self) -> None:
-        """Take no part any more, and leave the lease to the others at once."""
+        """Leave the election and give up the lease."""
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -9,12 +9,9 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -55,20 +52,10 @@ class LocalBroker:
         self.directory = directory
         self.name = name or directory.name
         self.port = -1  # any free one
-        self.cluster_port = 0
         self._sync_always = sync_always
-        self._more = more  # configuration of its own, such as who may connect
+        self._more = more  # further configuration, such as credentials or a cluster
         self._tied = tied and sys.platform == "linux"
-        self._cluster: Sequence[LocalBroker] = ()
         self._process: subprocess.Popen[bytes] | None = None
-
-    @classmethod
-    def cluster(cls, directory: Path, size: int = 3, sync_always: bool = False) -> list[LocalBroker]:
-        """Make brokers that replicate each other's streams, not started yet."""
-        brokers = [cls(directory / f"broker{number}", sync_always=sync_always) for number in range(1, size + 1)]
-        for broker, port in zip(brokers, _free_ports(size), strict=True):
-            broker.cluster_port, broker._cluster = port, brokers
-        return brokers
 
     def __enter__(self) -> LocalBroker:
         self.start()
@@ -81,7 +68,7 @@ class LocalBroker:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The address of the broker."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
@@ -179,21 +166,14 @@ class LocalBroker:
                 process.wait()
 
     def _config(self) -> str:
+        sync = ", sync_interval: always" if self._sync_always else ""
         lines = [
             f"server_name: {json.dumps(self.name)}",
             "host: 127.0.0.1",
             f"port: {self.port}",
-            f"jetstream {{ store_dir: {json.dumps(str(self.directory))}"
-            + (", sync_interval: always" if self._sync_always else "")
-            + " }",
+            f"jetstream {{ store_dir: {json.dumps(str(self.directory))}{sync} }}",
+            self._more,
         ]
-        if self._more:
-            lines.append(self._more)
-        if self._cluster:
-            routes = [f"nats://127.0.0.1:{other.cluster_port}" for other in self._cluster]
-            lines.append(
-                f"cluster {{ name: aviso, host: 127.0.0.1, port: {self.cluster_port}, routes: {json.dumps(routes)} }}"
-            )
         return "\n".join(lines) + "\n"
 
 
@@ -203,12 +183,3 @@ def _read_ports(path: Path) -> dict[str, list[str]]:
     except (OSError, ValueError):
         return {}
     return found
-
-
-def _free_ports(count: int) -> list[int]:
-    """Find free ports: brokers of a cluster have to know each other's before any of them has started."""
-    with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -41,7 +41,6 @@ from aviso_server.log.jetstream.publisher import (
     Backlog,
     NotStored,
     PendingAppend,
-    PendingOne,
     PendingRemoval,
     Publisher,
 )
@@ -144,24 +143,16 @@ class JetStreamLog:
 
     @property
     def waiting(self) -> int:
-        """How many notifications wait to be acknowledged."""
+        """The number of notifications that wait to be acknowledged."""
         return self._backlog.size
 
     @property
     def held_back(self) -> frozenset[str]:
         return frozenset() if self._retention is None else self._retention.held_back
 
-    def append(self, draft: Draft) -> asyncio.Future[Notification]:
+    async def append(self, draft: Draft) -> Notification:
         """Store one notification and return it once the broker has acknowledged it."""
-        future: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
-        try:
-            self._make_room(1)
-            self._hand_over(draft.stream, PendingOne(draft, future, self._backlog))
-        except LogUnavailable as error:
-            future.set_exception(error)
-        except LogError as error:
-            future.set_exception(NotStored(str(error)))
-        return future
+        return (await self._append(draft.stream, [draft]))[0]
 
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Store several: those of one stream, up to 1000, all or none and next to each other."""

@@ -24,7 +24,7 @@ from aviso_server.log.jetstream.follower import StreamFollower
 from aviso_server.log.jetstream.wire import Message, message_of
 from aviso_server.model.notification import Draft, Notification
 
-__all__ = ["GROUP", "Backlog", "NotStored", "PendingAppend", "PendingOne", "PendingRemoval", "Publisher"]
+__all__ = ["GROUP", "Backlog", "NotStored", "PendingAppend", "PendingRemoval", "Publisher"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _GUESS = 0.01  # seconds, for a batch of a size that was never sent
 
 
 class PublishPace:
-    """What groups have cost so far, in seconds."""
+    """Learns the cost of groups, in seconds, and chooses how to send the next one."""
 
     def __init__(self) -> None:
         self._each = 0.0001  # per message
@@ -189,7 +189,7 @@ class NotStored(LogError):
 
 
 class Backlog:
-    """How many drafts wait to be stored."""
+    """Counts the drafts that wait to be stored."""
 
     __slots__ = ("size",)
 
@@ -207,12 +207,8 @@ class PendingAppend:
     ) -> None:
         self.drafts = drafts
         self.keyed = bool(ids)
-        if ids:
-            messages = [message_of(draft, each) for draft, each in zip(drafts, ids, strict=True)]
-        else:
-            messages = [message_of(draft) for draft in drafts]
-        self.messages: Sequence[Message] = messages
-        sizes = [message.size for message in messages]
+        self.messages = [message_of(draft, each) for draft, each in zip(drafts, ids or [""] * len(drafts), strict=True)]
+        sizes = [message.size for message in self.messages]
         self.size = sum(sizes)
         self.largest = max(sizes, default=0)
         self.future = future
@@ -237,31 +233,6 @@ class PendingAppend:
             self._backlog.size -= len(self.drafts)
             if not self.future.done():
                 self.future.set_exception(error)
-
-
-class PendingOne(PendingAppend):
-    """A single draft, the usual case: its promise is about one notification."""
-
-    __slots__ = ()
-
-    def __init__(self, draft: Draft, future: asyncio.Future[Notification], backlog: Backlog) -> None:
-        message = message_of(draft)
-        self.drafts = (draft,)
-        self.keyed = False
-        self.messages = (message,)
-        self.size = self.largest = message.size
-        self.future = future
-        self._left = 1
-        self._backlog = backlog
-        backlog.size += 1
-
-    def seen(self, place: int, notification: Notification) -> None:
-        """Note that it was stored and handed on."""
-        if self._left > 0:
-            self._left = 0
-            self._backlog.size -= 1
-            if not self.future.done():
-                self.future.set_result(notification)
 
 
 class PendingRemoval:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import uuid
 from collections.abc import Sequence
 
 import msgspec
 
-from aviso_server.errors import LogError, LogUnavailable
+from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Batch
 from aviso_server.log.jetstream.broker_streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
-from aviso_server.log.jetstream.client import BrokerRefusal, Connection, Inbox, NotReached, Unanswered
+from aviso_server.log.jetstream.client import BrokerRefusal, Connection, Consumer, NotReached, Unanswered
 from aviso_server.log.jetstream.wire import Identify, notification_of, readable, time_of
 from aviso_server.model.notification import Notification
 
 __all__ = ["BrokerReader"]
 
 
-_SECOND = 1_000_000_000  # nanoseconds
 _BATCH_BYTES = 8 * 1024 * 1024  # of one answer
 _SILENCE = 5.0  # seconds without a message after which a read has failed
 _IDLE = 5.0  # seconds a cursor waits to be used again
+_UNUSED = 30  # seconds after which the broker deletes it, should this process be gone
 _LONG = 512  # notifications from which on a consumer is worth it
 _CATCH_UP_ATTEMPTS = 5
 _CATCH_UP_PAUSE = 0.1  # seconds
@@ -44,8 +43,7 @@ class Cursor:
         self.next = start
         self._connection = connection
         self._identify = identify
-        self._consumer = f"aviso_replay_{uuid.uuid4().hex}"
-        self._inbox: Inbox | None = None
+        self._consumer: Consumer | None = None
         self._found: list[Notification] = []
         self._wanted = 0
         self._delivered = 0  # in all reads so far
@@ -55,30 +53,17 @@ class Cursor:
 
     async def open(self) -> None:
         """Make the consumer."""
-        self._inbox = await self._connection.subscribe(self._take, self._hear, self._identify)
-        config = {
-            "name": self._consumer,
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": self.next,
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "mem_storage": True,
-            "num_replicas": 1,
-            "inactive_threshold": 30 * _SECOND,
-        }
-        request = {"stream_name": self.stream, "config": config, "action": "create"}
-        await self._connection.api(f"CONSUMER.CREATE.{self.stream}.{self._consumer}", request)
+        name = f"aviso_replay_{uuid.uuid4().hex}"
+        self._consumer = await self._connection.consume(
+            self.stream, name, self.next, _UNUSED, self._take, self._hear, self._identify
+        )
 
     async def read(self, count: int) -> tuple[Sequence[Notification], bool]:
         """Return up to `count` notifications, and whether there may be more; LogError if the cursor is of no use."""
-        assert self._inbox is not None  # open
+        assert self._consumer is not None  # open
         self._found, self._wanted = [], count
         self._done = asyncio.get_running_loop().create_future()
-        request = {"batch": count, "no_wait": True, "max_bytes": _BATCH_BYTES}
-        name = f"{self.stream}.{self._consumer}"
-        await self._connection.publish(
-            f"$JS.API.CONSUMER.MSG.NEXT.{name}", msgspec.json.encode(request), self._inbox.subject
-        )
+        await self._consumer.ask(batch=count, no_wait=True, max_bytes=_BATCH_BYTES)
         self._heard = True
         while not self._done.done():
             if not self._heard:
@@ -97,11 +82,9 @@ class Cursor:
         return found, status in (b"", b"409")
 
     async def close(self) -> None:
-        """Delete the consumer; nobody waits for the answer."""
-        if self._inbox is not None:
-            await self._inbox.close()
-            with contextlib.suppress(LogError):
-                await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self.stream}.{self._consumer}", b"")
+        """Delete the consumer."""
+        if self._consumer is not None:
+            await self._consumer.close()
 
     def _take(self, delivery: int, one: Notification) -> None:
         self._heard = True

@@ -1,4 +1,4 @@
-"""Retention on a broker with an archive behind it: the server lets go of what is archived, the broker of nothing."""
+"""Retention on a broker with an archive behind it: the server removes what is archived, the broker removes nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class _Thinning(msgspec.Struct, frozen=True):
-    """Where a way through the topics of a stream goes on."""
+    """A position in a pass over the topics of a stream."""
 
     began: tuple[int, int]  # how far archive and stream were then
     page: int = 0
@@ -87,7 +87,7 @@ class BrokerRetention:
         self._task = asyncio.create_task(self._run(), name="retention")
 
     async def stop(self) -> None:
-        """Let go of nothing more."""
+        """Stop removing notifications."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -123,7 +123,7 @@ class BrokerRetention:
             if base not in self._failing and self._connection.connected:
                 self._failing.add(base)
                 logger.warning(
-                    "stream %s cannot let go of what is archived: %s",
+                    "archived notifications of stream %s cannot be removed: %s",
                     base,
                     error,
                     extra={"event": "backend.jetstream.retention.failed", "stream": base},

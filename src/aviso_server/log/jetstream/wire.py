@@ -1,4 +1,4 @@
-"""How a notification travels as a NATS message, and how messages of other writers are understood.
+"""Notifications as NATS messages, and reading messages of other writers.
 
 Subject, body and the headers `spatial_bbox`, `spatial_geometry` and `spatial_point_cloud` are the reference server's.
 Ours are `aviso_identifier`, the identifier as JSON, and `aviso_topic`, for a topic that cannot be a subject. Brokers

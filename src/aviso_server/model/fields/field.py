@@ -1,4 +1,4 @@
-"""What every identifier field has in common."""
+"""The base of all identifier fields."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     type_name: ClassVar[str]
     """The name under `type` in a configuration file."""
     accepts: ClassVar[str]
-    """What a value must look like, in words for people."""
+    """The accepted values, in words for people."""
     example: ClassVar[Any]
     """A value that a field without further limits accepts."""
     operators: ClassVar[tuple[str, ...]] = ()
     """The constraint operators that watch and replay may use on it."""
     kind: ClassVar[Kind] = "text"
-    """What the canonical text is compared as, and so the type of its column in Spark."""
+    """The type that canonical texts are compared as, and the type of the column in Spark."""
     wildcard: ClassVar[bool] = False
-    """Whether the text `*` asks for any value on watch and replay."""
+    """True if the text `*` matches any value on watch and replay."""
 
     def canonical(self, name: str, text: str) -> str:
         """Return the one text that stands for this value everywhere; InvalidRequest if it is not acceptable."""
