@@ -16,6 +16,7 @@ CONFIG ?= examples/config.yaml
 ARGS ?=
 WORKERS ?= $(if $(findstring .py,$(and $(filter 1,$(words $(PATHS))),$(PATHS))),0,3)
 SECONDS_EACH ?= 1200
+FAULT_SEED ?= $(shell echo $$RANDOM)
 FUZZ_SECONDS ?= 60
 
 VENV := .venv
@@ -121,10 +122,10 @@ test-spark-oldest: $(OLDEST) ## Run the core tests of the data source and the ar
 	PYTHONPATH=$(CURDIR)/$(OLDEST) $(BIN)/python -m pytest -m "not long and not newer_spark" tests/spark/test_spark.py tests/spark/test_register.py tests/spark/archive/test_job.py $(ARGS)
 
 soak: setup ## Let everything go wrong with all logs for an hour (SECONDS_EACH= changes that, FAULT_SEED= repeats a schedule)
-	FAULT_SECONDS=$(SECONDS_EACH) $(BIN)/python -m pytest tests/faults/test_random_faults.py -s $(ARGS)
+	FAULT_SEED=$(FAULT_SEED) FAULT_SECONDS=$(SECONDS_EACH) $(BIN)/python -m pytest tests/faults/test_random_faults.py -s $(ARGS)
 
 soak-lake: setup $(CLASSES) ## Kill servers, Spark and the object store 200 times while history is read (KILLS= and FAULT_SEED= change that)
-	KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/faults/test_lake.py -s -k whatever $(ARGS)
+	FAULT_SEED=$(FAULT_SEED) KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/faults/test_lake.py -s -k whatever $(ARGS)
 
 fuzz: setup ## Look for input that breaks a parser, a minute for each (FUZZ_SECONDS= changes that, ARGS= names some targets)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt atheris

@@ -31,8 +31,8 @@ class Churn:
         self._running = True
         self._last = 0
 
-    async def run(self, seconds: float) -> None:
-        """Keep everybody busy for so long, then let them finish."""
+    async def run(self, seconds: float, connections: int = 0) -> None:
+        """Keep everybody busy for so long and for so many connections, then let them finish."""
         self._running = True
         self.connections = 0
         roles: list[tuple[int, Callable[[], Awaitable[None]]]] = [
@@ -44,6 +44,8 @@ class Churn:
         ]
         tasks = [asyncio.create_task(self._again(role)) for count, role in roles for _ in range(count)]
         await asyncio.sleep(seconds)
+        while self.connections < connections:
+            await asyncio.sleep(0.05)
         self._running = False
         await asyncio.gather(*tasks)
 

@@ -21,6 +21,7 @@ from tests.faults import recorder
 from tests.harness import Server
 from tests.harness.broker import single
 from tests.harness.client import body, encode
+from tests.harness.patience import PATIENCE
 
 __all__ = ["HOUR", "Machine", "machine"]
 
@@ -57,12 +58,12 @@ class Machine:
         """The process dies at once."""
         self.server.kill()
         time.sleep(chance.uniform(0.0, 0.3))
-        self.server.start(90)
+        self.server.start()
 
     def restart(self, chance: Random) -> None:
         """The process is told to stop, and started again."""
-        self.server.stop(60)
-        self.server.start(90)
+        self.server.stop()
+        self.server.start()
 
     def hang(self, chance: Random) -> None:
         """The process gets no time."""
@@ -79,7 +80,7 @@ class Machine:
             lines = (f"POST /api/v1/{operation} HTTP/1.1", "Host: localhost", f"Content-Length: {len(content)}", "", "")
             head = "\r\n".join(lines).encode()
             request = (head + content) * 2
-            with socket.create_connection((self.server.host, self.server.port), timeout=20) as connection:
+            with socket.create_connection((self.server.host, self.server.port), timeout=PATIENCE) as connection:
                 if chance.random() < 0.5:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset
                 cut = chance.choice((chance.randrange(1, len(request)), len(request)))
@@ -137,8 +138,8 @@ class Machine:
             time.sleep(chance.uniform(0.1, 1.0))
             if chance.random() < 0.5:
                 self.server.kill()
-        self.server.stop(60)
-        self.server.start(90)
+        self.server.stop()
+        self.server.start()
 
     def jump(self, chance: Random) -> None:
         """The clock jumps, forwards or backwards, and stays there."""
@@ -177,7 +178,7 @@ def machine(kind: str, directory: Path) -> Iterator[Machine]:
         controls, environment = _controls(directory)
         server = Server(config, directory / "server", environment)
         running.callback(server.kill)
-        server.start(90)
+        server.start()
         yield Machine(kind, server, broker, controls)
 
 

@@ -1,8 +1,8 @@
 """The lake under fire: servers, Spark's processes and the object store die while everybody is at work.
 
-    make test ARGS=tests/faults/test_lake.py     a few kills, with a schedule that is new each time
-    make soak-lake                               200 kills; KILLS= says how many
-    FAULT_SEED=17 make soak-lake                 the schedule of a run that printed this seed
+    make test ARGS=tests/faults/test_lake.py     a few kills
+    make soak-lake                               200 kills, with a schedule that is new each time; KILLS= says how many
+    FAULT_SEED=17 make soak-lake                 the schedule that a run printed
 
 Publishers publish, somebody deletes, somebody replays all of history again and again, another process compacts. Only a
 few notifications stay in the log, so that history comes out of the lake. At every step: what was acknowledged is
@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from typing import Any
 
 import duckdb
@@ -39,7 +39,7 @@ from tests.harness.client import body
 from tests.harness.objects import BUCKET, FaultyWay, environment, store_running
 
 KILLS = int(os.environ.get("KILLS", "3"))
-SEED = os.environ.get("FAULT_SEED")
+SEED = int(os.environ.get("FAULT_SEED", "1"))
 IN_LOG = 40  # notifications that stay in the log
 ROOT = f"s3://{BUCKET}/lake"
 PATIENCE = 300.0  # seconds until Spark has started again, on a busy machine
@@ -250,20 +250,19 @@ def scene(directory: Path, chance: Random, patch: pytest.MonkeyPatch) -> Iterato
             server.start(PATIENCE)
             yield Scene(server, way, chance), Outsider(store.url, patch)
         finally:
-            server.stop(60)
+            server.stop(PATIENCE)
             way.close()
 
 
 @pytest.mark.timeout(600 + 120 * KILLS)
 def test_whatever_is_killed_history_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = int(SEED) if SEED else SystemRandom().randrange(2**32)
-    print(f"FAULT_SEED={seed} KILLS={KILLS}", flush=True)
-    chance = Random(seed)
+    print(f"FAULT_SEED={SEED} KILLS={KILLS}", flush=True)
+    chance = Random(SEED)
     victims = _schedule(chance)
     with scene(tmp_path, chance, monkeypatch) as (running, outsider), ExitStack() as clients:
         server = running.server
         publishers = [clients.enter_context(Publisher(name, [server], 0.05)) for name in ("a", "b")]
-        deleter = clients.enter_context(Deleter(server, Random(seed + 1)))
+        deleter = clients.enter_context(Deleter(server, Random(SEED + 1)))
         historian = clients.enter_context(Historian([server], publishers, deleter))
         compactor = clients.enter_context(OutsideCompactor(Tables(ROOT, outsider.storage)))
         wait_until(lambda: running.archived() > IN_LOG, PATIENCE)
@@ -341,8 +340,8 @@ def test_two_servers_on_one_broker_cluster_share_a_lake_and_either_may_die(
             other = next(each for each in servers if each is not holder)
             before = outsider.table.snapshot().watermark
             holder.kill()
-            wait_until(lambda left=other: job(left) == "running", 60)  # type: ignore[misc]
-            wait_until(lambda least=before: outsider.table.snapshot().watermark > least + IN_LOG, 120)  # type: ignore[misc]
+            wait_until(lambda left=other: job(left) == "running", PATIENCE)  # type: ignore[misc]
+            wait_until(lambda least=before: outsider.table.snapshot().watermark > least + IN_LOG, PATIENCE)  # type: ignore[misc]
             wait_until(lambda left=other: historian.look(left), PATIENCE)  # type: ignore[misc]
             holder.start(PATIENCE)
             wait_until(lambda back=holder: job(back) == "standby", PATIENCE)  # type: ignore[misc]

@@ -28,7 +28,7 @@ from aviso_server.server.watchdog import Watchdog
 from aviso_server.server.wiring import make_service
 from tests.harness import Server
 from tests.harness.metrics import scrape, with_metrics
-from tests.harness.patience import PATIENCE
+from tests.harness.patience import PATIENCE, slowness
 from tests.http.configurations import EVERY_FIELD_TYPE
 
 HELD = 0.4  # seconds
@@ -146,7 +146,7 @@ def cycles_as_in_the_server() -> Iterator[None]:
 @pytest.mark.usefixtures("cycles_as_in_the_server")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_no_batch_holds_the_loop(name: str) -> None:
-    """Processor time, so that a busy machine does not count; 20 ms on an idle one, with room for slow ones."""
+    """Processor time, so that a busy machine does not count; 20 ms, with room for measuring and for slow machines."""
     longest, total, status = min(asyncio.run(longest_turn(*ATTACKS[name])) for _ in range(3))
     assert status in (200, 400, 413), json.dumps(status)
-    assert longest < 0.04, f"{longest * 1000:.0f} ms of {total * 1000:.0f} ms in one turn"
+    assert longest < 0.04 * slowness(), f"{longest * 1000:.0f} ms of {total * 1000:.0f} ms in one turn"
