@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -15,7 +15,12 @@ from tests.java import use_quick_java
 use_quick_java()
 use_warm_starts()
 
-settings.register_profile("tests", deadline=None)  # a busy machine is no reason to fail
+settings.register_profile(
+    "tests",
+    deadline=None,  # a busy machine is no reason to fail
+    derandomize=True,  # nor is bad luck: what passes once passes always, and `make fuzz` looks for new cases
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("tests")
 
 _TESTS = Path(__file__).parent

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.chromium import MISSING, find_chromium
 from tests.browser.events import configuration
 from tests.browser.visit import Visit
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
+
+expect.set_options(timeout=PATIENCE * 1000)  # five seconds would be too short on a busy machine
 
 Open = Callable[..., Visit]
 

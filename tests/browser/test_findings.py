@@ -15,7 +15,6 @@ from tests.browser.conftest import Open
 from tests.browser.events import configuration, storm, storms
 from tests.browser.visit import Visit
 from tests.harness import Server
-from tests.harness.patience import PATIENCE
 
 STORMS = 12
 TIDE = {
@@ -86,9 +85,9 @@ def test_operate_shows_what_is_overdue_and_what_was_refused(visit: Visit, server
             "1 × Required field 'region' is missing for notify operation",
         ]
     )
-    expect(lateness).to_contain_text("1 combination expected.", timeout=PATIENCE * 1000)
+    expect(lateness).to_contain_text("1 combination expected.")
     late = lateness.get_by_role("row").filter(has_text="port=oslo")
-    expect(late).to_be_visible(timeout=PATIENCE * 1000)
+    expect(late).to_be_visible()
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(overdue_at))
     assert [each.get_attribute("datetime") for each in late.locator("time").all()] == [moment, moment]
     expect(view.locator(".tile", has_text="Overdue")).to_contain_text("1")

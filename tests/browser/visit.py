@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, Request
 
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 
 __all__ = ["SCREENSHOTS", "Visit"]
 
@@ -25,7 +26,7 @@ class Visit:
         self.context = context
         self.server = server
         self.page: Page = context.new_page()
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(PATIENCE * 1000)
         self.refusals_expected = False
         self.problems: list[str] = []
         self.hosts: set[str] = set()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviso_server.counters import Operations
@@ -47,7 +47,7 @@ async def all_of(found: Chunks) -> list[Chunk]:
         return [chunk async for chunk in found]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(
     kind=st.sampled_from(["sqlite", "memory"]),
     count=st.integers(0, 9_000),

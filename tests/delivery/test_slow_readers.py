@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviso_server.delivery import live
@@ -236,7 +236,7 @@ class Scene:
         assert received == (expected if complete else expected[: len(received)])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(STEPS, st.sampled_from([1, 600, 5_000]), st.sampled_from([3, 4096]))
 def test_exactly_once_in_order_whatever_readers_do(steps: list[tuple[str, Any, Any]], buffer: int, recent: int) -> None:
     async def scene() -> None:

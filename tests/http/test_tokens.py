@@ -14,7 +14,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness import Client, Response, Server
@@ -315,9 +315,7 @@ anything = st.one_of(
 )
 
 
-@settings(
-    max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=250)
 @given(value=anything.map(lambda value: value.replace(b"\r", b"").replace(b"\n", b"")))
 def test_any_header_at_all(server: Server, value: bytes) -> None:
     status, answer = raw(server, value)
@@ -327,7 +325,7 @@ def test_any_header_at_all(server: Server, value: bytes) -> None:
         assert (user["username"], user["roles"], user["admin"]) == ("reader-user", ["reader"], False)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(value=anything.map(lambda value: value.replace(b"\r", b"").replace(b"\n", b"")))
 def test_no_header_makes_an_administrator(server: Server, value: bytes) -> None:
     status, _ = raw(server, value, "/api/v1/admin/wipe/all", "DELETE")

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -240,9 +240,7 @@ class MemoryMachine(LogMachine):
 
 
 TestSqlite = SqliteMachine.TestCase
-TestSqlite.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestSqlite.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import shapely
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.model.batch import (
@@ -133,7 +133,6 @@ def test_one_table_for_several_event_types() -> None:
         max_size=3,
     )
 )
-@settings(suppress_health_check=[HealthCheck.too_slow])  # rings are large, and machines are busy
 def test_columns_equal_the_values_of_the_model(rows: list[Any]) -> None:
     notifications = []
     for place, (region, severity, anomaly, ring, payload, time) in enumerate(rows, 1):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviso_server.lake.files import DataFile
@@ -203,7 +203,7 @@ def archive(root: Path, steps: list[list[int]]) -> tuple[list[DataFile], list[No
 
 
 @given(TIMES, st.integers(95, 130))
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 def test_bounds_are_those_of_a_search_through_everything(
     tmp_path_factory: pytest.TempPathFactory, steps: list[list[int]], time: int
 ) -> None:
