@@ -26,7 +26,7 @@ from tests.harness.client import JSON, Response, body
 from tests.harness.metrics import scrape, with_metrics
 from tests.harness.tokens import SECRET, bearer, token
 
-SPARK = 150.0  # seconds
+SPARK = 300.0  # seconds
 LENIENT = (*JSON, ("Prefer", "handling=lenient"))
 
 

@@ -19,7 +19,7 @@ from tests.browser.events import STORM, configuration, storms
 from tests.browser.visit import Visit
 from tests.harness import Server
 
-SPARK = 240.0  # seconds
+SPARK = 300.0  # seconds
 STORMS, KEPT = 40, 10
 FIELDS = 12
 

@@ -14,6 +14,7 @@ from tests.conformance.samples import DISSEMINATION, MARS, but
 from tests.harness import Client, EventStream, Frame
 from tests.harness.client import JSON, body
 
+AT_ONCE = 5.0  # seconds: long before the next heartbeat, which would take along what is held back
 OD = {"class": "od"}
 TOPIC = "mars.od.*.*.*.*.*.*"
 SECONDS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -80,7 +81,7 @@ def test_case_133_live_only(api: Client) -> None:
     }
     assert heartbeat.event == "heartbeat"
     assert set(heartbeat.data) == {"timestamp", "topic"}
-    assert heartbeat.at - stream.opened_at < 0.5
+    assert heartbeat.at - stream.opened_at < AT_ONCE
     assert_well_formed(stream)
 
 
@@ -249,15 +250,15 @@ def test_the_opening_is_sent_at_once(api: Client, start: dict[str, str]) -> None
     with api.watch("mars", OD, **start) as stream:
         opening = stream.next()
         assert opening.kind == ("replay_started" if start else "connection_established")
-        assert opening.at - asked < 0.5
+        assert opening.at - asked < AT_ONCE
         if start:
-            assert stream.until("replay_completed").at - opening.at < 0.5
+            assert stream.until("replay_completed").at - opening.at < AT_ONCE
 
 
 def test_heartbeat_directly_after_the_opening_of_a_watch_with_history(api: Client) -> None:
     with api.watch("mars", OD, from_id="1") as stream:
         assert stream.next().kind == "replay_started"
-        assert stream.until("heartbeat").at - stream.opened_at < 0.5
+        assert stream.until("heartbeat").at - stream.opened_at < AT_ONCE
 
 
 def test_case_145_slow_reader(api: Client) -> None:

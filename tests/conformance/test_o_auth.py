@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.conformance.samples import MARS, POLYGON, P
 from tests.harness import Client, Response, Server
 from tests.harness.auth_service import AuthOTron, basic
 from tests.harness.client import body
+from tests.harness.patience import PATIENCE
 from tests.harness.tokens import SECRET, bearer, claims, signed, token, unsigned
 from tests.harness.web_service import Asked, Said
 
@@ -192,15 +193,17 @@ def test_case_203_service_away(launch: Launch) -> None:
 
 def test_case_203_service_too_slow(launch: Launch) -> None:
     with AuthOTron() as slow:
-        api = launch(settings(auth_o_tron_url=slow.url, timeout_ms=200)).client
+        api = launch(settings(auth_o_tron_url=slow.url, timeout_ms=1500)).client
         assert watch(api, ANY, user("reader")).status == 200
+        denied = threading.Event()
 
         def late(asked: Asked) -> Said:
-            time.sleep(1)
+            denied.wait(PATIENCE)
             return slow.usual(asked)
 
         slow.answer = late
         assert_denied(watch(api, ANY, user("reader")), 503)
+        denied.set()
 
 
 NO_VERDICT = {

@@ -78,7 +78,7 @@ def run_pipeline(server: Server, *arguments: str) -> list[Any]:
         env={**os.environ, **HERE, "PYTHONPATH": os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,7 @@ from tests.spark.audit_scene import (
     with_payload,
 )
 
-WAIT = 150.0  # seconds
+WAIT = 300.0  # seconds
 
 
 class Scene:

@@ -55,7 +55,7 @@ def run_apart(server: Server, *arguments: str) -> tuple[int, str, str]:
         env={**os.environ, "PYTHONPATH": str(SOURCES), "HOME": str(server.directory)},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

@@ -20,7 +20,7 @@ from aviso_server.cli import main
 from tests.spark.insight_scene import FORECAST, archive, made_up
 
 SOURCES = Path(__file__).parents[2] / "src"
-SPARK = 200  # seconds
+SPARK = 300  # seconds
 
 
 LINE = ["pipeline", "report", "--config", "config.yaml"]

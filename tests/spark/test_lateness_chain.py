@@ -36,7 +36,7 @@ PAST = 20  # days
 # Nobody knows how long Java takes to start. So ports are expected one after the other: some always lie ahead.
 PORTS = 100
 APART = 2  # seconds
-WAIT = 150.0  # seconds
+WAIT = 300.0  # seconds
 
 
 @pytest.mark.long  # a server with a Spark of its own, and products that must be late first

@@ -31,7 +31,7 @@ def run_apart(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     """The command as people run it."""
     command = [sys.executable, "-m", "aviso_server", *LINE, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def run(folder: Path, *arguments: str) -> Result:

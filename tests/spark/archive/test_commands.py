@@ -37,7 +37,7 @@ def run_apart(server: Server, *arguments: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
