@@ -24,7 +24,7 @@ settings.register_profile(
 settings.load_profile("tests")
 
 _TESTS = Path(__file__).parent
-_FIRST = ("spark", "archive", "browser", "docs", "stress", "faults", "client", "conformance", "http")
+_FIRST = ("spark", "faults", "archive", "browser", "docs", "stress", "client", "conformance", "http")
 """Folders with Spark, browsers and many servers come first, so that no long file is left for one worker at the end."""
 
 _PLACES = [_TESTS / name for name in _FIRST]
@@ -41,8 +41,8 @@ def _place(item: pytest.Item) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
-    """Spread files over the workers, and those that share a Spark session over two."""
-    return _Spread(config, log)
+    """Spread files over the workers, and those that share a Spark session over two; long tests share none."""
+    return LoadFileScheduling(config, log) if config.option.markexpr == "long" else _Spread(config, log)
 
 
 class _Spread(LoadFileScheduling):
