@@ -7,7 +7,6 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 
 from aviso_server.cli import main
@@ -16,8 +15,6 @@ from tests.archive.test_end_to_end import Archived, event_type, until
 from tests.harness import Server
 from tests.lake.scene import ranges
 from tests.lake.test_previous import LEFT, previous
-
-pytestmark = pytest.mark.timeout(300)
 
 CONFIG: dict[str, Any] = {
     "application": {"host": "127.0.0.1", "port": 0},

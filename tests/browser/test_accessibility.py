@@ -45,7 +45,6 @@ def fill(visit: Visit, name: str) -> None:
         view.get_by_role("button", name="Preview").click()
     if name in ("api", "guide"):
         view.locator(".channel > summary").last.click()
-    visit.page.wait_for_timeout(350)  # until the cards have stopped fading in
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])

@@ -16,6 +16,7 @@ from playwright.sync_api import Locator, expect
 from tests.browser.events import configuration, ring, storm, storms
 from tests.browser.visit import Visit
 from tests.harness import Server
+from tests.harness.broker import wait_until
 
 BIN = Path(sys.executable).parent
 SOURCES = Path(__file__).parents[2] / "src"
@@ -118,14 +119,14 @@ def test_a_watch_goes_on(visit: Visit, server: Server, tmp_path: Path, language:
     )
     with subprocess.Popen(command, cwd=tmp_path, env=folder, stdout=subprocess.PIPE, start_new_session=True) as running:
         try:
-            assert running.stdout is not None
-            for _ in range(100):  # until it has connected; each is published before that or seen
+            output = running.stdout
+            assert output is not None
+            os.set_blocking(output.fileno(), False)
+
+            def seen() -> bool:  # each is published before it has connected, or seen
                 server.client.publish("storm", storm(region="west"), {"for": language})
-                os.set_blocking(running.stdout.fileno(), False)
-                if b'"for"' in (running.stdout.read() or b"").replace(b"'", b'"'):
-                    break
-                visit.page.wait_for_timeout(100)
-            else:
-                pytest.fail("nothing came")
+                return b'"for"' in (output.read() or b"").replace(b"'", b'"')
+
+            wait_until(seen)
         finally:
             os.killpg(running.pid, 15)

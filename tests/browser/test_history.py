@@ -131,7 +131,6 @@ def test_a_refusal_stands_at_its_field(visit: Visit) -> None:
     expect(view.locator(".field.refused")).to_contain_text("later")
 
 
-@pytest.mark.timeout(120)
 def test_a_time_whose_notifications_the_page_has_dropped(visit_to: Open, tmp_path: Path) -> None:
     with Server(configuration(), tmp_path) as server:
         server.client.publish("storm", storm(region="west"), {"name": "Anna"})

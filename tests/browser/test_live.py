@@ -14,6 +14,7 @@ from tests.browser.conftest import Open
 from tests.browser.events import configuration, ring, storm, storms
 from tests.browser.visit import Visit
 from tests.harness import Server
+from tests.harness.broker import wait_until
 
 README_PICTURE = Path(__file__).parents[2] / "docs" / "images" / "console.png"
 
@@ -191,8 +192,7 @@ def test_the_map_goes_where_the_events_are_and_colours_them_by_a_number(visit: V
     expect(view.locator(".map-legend .scale")).to_have_text("17")
     close = coloured(view)
     view.get_by_role("button", name="Whole world").click()
-    visit.page.wait_for_timeout(300)
-    assert coloured(view) < close, "the map had come closer by itself"
+    wait_until(lambda: coloured(view) < close)  # the map had come closer by itself
 
 
 def test_many_events_are_shown_by_their_density(visit: Visit, server: Server) -> None:

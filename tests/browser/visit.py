@@ -16,6 +16,13 @@ __all__ = ["SCREENSHOTS", "Visit"]
 HERE = Path(__file__).parent
 SCREENSHOTS = HERE / "screenshots"
 AXE = HERE / "vendor" / "axe.min.js"
+FADING = """
+Promise.all(
+  document.getAnimations()
+    .filter((each) => each.effect.getComputedTiming().endTime !== Infinity)
+    .map((each) => each.finished.catch(() => null)),
+)
+"""
 _REFUSED = "Failed to load resource"
 
 
@@ -52,6 +59,7 @@ class Visit:
 
     def accessibility(self) -> list[str]:
         """What axe finds wrong with the page as it is."""
+        self.page.evaluate(FADING)  # what fades in has too little contrast until it is there
         # through the protocol and not as a script element, which the page's policy would rightly refuse
         self.page.evaluate(AXE.read_text(encoding="utf-8"))
         found: dict[str, Any] = self.page.evaluate("axe.run({ resultTypes: ['violations'] })")

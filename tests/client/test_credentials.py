@@ -82,7 +82,7 @@ def test_a_new_token_behind_a_password_is_not_noticed(server: Server, service: A
 
 
 def test_a_token_that_has_expired_ends_the_listener(server: Server, listen: Open) -> None:
-    client = connect(server, auth=Bearer(token("reader-user", lifetime=-57.5)))
+    client = connect(server, auth=Bearer(token("reader-user", lifetime=-55.5)))
     listening = listen(server, lambda: client.listen("tide"))
     publish(producer(server), "in time")
     assert payloads(listening.take()) == ["in time"]

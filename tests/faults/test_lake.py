@@ -254,7 +254,7 @@ def scene(directory: Path, chance: Random, patch: pytest.MonkeyPatch) -> Iterato
             way.close()
 
 
-@pytest.mark.timeout(600 + 120 * KILLS)
+@pytest.mark.timeout(1200 + 120 * KILLS)
 def test_whatever_is_killed_history_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"FAULT_SEED={SEED} KILLS={KILLS}", flush=True)
     chance = Random(SEED)

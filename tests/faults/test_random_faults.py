@@ -26,7 +26,7 @@ SECONDS = float(os.environ.get("FAULT_SECONDS", "20"))
 SEED = int(os.environ.get("FAULT_SEED", "1"))
 
 
-@pytest.mark.timeout(4 * SECONDS + 600)
+@pytest.mark.timeout(4 * SECONDS + 1200)
 @pytest.mark.parametrize("seconds", [0.0, pytest.param(SECONDS, marks=pytest.mark.long)])  # it goes on by design
 @pytest.mark.parametrize("kind", ["in_memory", "sqlite", "jetstream"])
 def test_acknowledged_is_stored_and_stored_is_delivered_once(kind: str, seconds: float, tmp_path: Path) -> None:

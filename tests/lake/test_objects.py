@@ -21,8 +21,6 @@ from aviso_server.lake.table import Conflict, Table, Tables
 from tests.harness.objects import BUCKET, FaultyWay, ObjectStore, environment, store_running
 from tests.lake.scene import made
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:

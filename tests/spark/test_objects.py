@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable
 
 from aviso_server.lake.storage import ObjectStorage
@@ -15,8 +14,6 @@ from tests.harness import Server
 from tests.harness.objects import BUCKET, FaultyWay, environment, store_running
 from tests.spark.archive.keeping import Pipeline, in_log
 from tests.spark.scene import CONFIGURATION, publish_floods
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def replayed(pipeline: Pipeline, last: int) -> pa.Table:
