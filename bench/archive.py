@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from aviso_server.lake.table import Tables
 from aviso_server.model.filter import Filter
 from aviso_server.model.shapes import parse_polygon
+from aviso_server.spark.flight import Selection
 from aviso_server.spark.replay import ColdReplay
 from aviso_server.spark.session import open_session
 from bench import archived, workload
@@ -165,7 +166,7 @@ def _ours(cold: ColdReplay, asked: Asked, rows: int) -> Read:
     began, spent = time.perf_counter(), _cpu()
     start = 1 if asked.from_time is None else cold.first_since(archived.NAME, asked.from_time)
     count, first = 0, 0.0
-    for batch in cold.read(_filter(asked.identifier), start, rows, lambda: False):
+    for batch in cold.read(Selection(_filter(asked.identifier), start, rows), lambda: False):
         first = first or time.perf_counter() - began
         count += batch.num_rows
     return Read(count, time.perf_counter() - began, first, _cpu() - spent)
@@ -218,7 +219,7 @@ def _together(cold: ColdReplay, rows: int) -> list[Row]:
 
     def read() -> None:
         count = 0
-        for batch in cold.read(_filter({}), 1, rows, stop.is_set):
+        for batch in cold.read(Selection(_filter({}), 1, rows), stop.is_set):
             if not count:
                 firsts.append(time.perf_counter() - began)
             count += batch.num_rows
@@ -242,7 +243,7 @@ def _together(cold: ColdReplay, rows: int) -> list[Row]:
 def _memory(cold: ColdReplay, rows: int) -> list[Row]:
     """Everything to one client: how fast, and whether the memory of this process grows on the way."""
     began = time.perf_counter()
-    batches = cold.read(_filter({}), 1, rows, lambda: False)
+    batches = cold.read(Selection(_filter({}), 1, rows), lambda: False)
     seen = [(batch.column("sequence")[-1].as_py(), _resident()) for batch in batches]
     early = max(size for last, size in seen if last <= rows / 2)
     late = max(size for last, size in seen if last > rows / 2)

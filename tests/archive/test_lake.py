@@ -18,10 +18,9 @@ from aviso_server.archive.supervisor import Supervisor
 from aviso_server.errors import InvalidRequest, LogUnavailable, PipelineError
 from aviso_server.lake.removal_journal import Removal
 from aviso_server.lake.remove import Removed
-from aviso_server.model.filter import Filter
 from aviso_server.model.histogram import Tally
 from aviso_server.spark.archiver import ArchiveStatus
-from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, FlightServer
+from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, FlightServer, Selection
 from aviso_server.store import Coverage, Version
 from tests.delivery.scene import TIDE
 from tests.harness.patience import PATIENCE
@@ -67,31 +66,20 @@ class Rows:
             return {"gone": "too long ago"} if request["time"] < 10 else {"version": 3, "last": 500}
         return {"sequence": 7} if operation in ("first_since", "last_until") else {}
 
-    def read(
-        self, wanted: Filter, start: int, end: int, cancelled: Cancelled, version: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, selection: Selection, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
         if self.refuses is not None:
             raise PipelineError(self.refuses)
-        assert wanted == WANTED
-        self.asked.append(("replay", {"start": start, "end": end}))
-        self.versions += [] if version is None else [version]
-        return self._rows(start, min(end, self.last), cancelled)
+        assert selection.wanted == WANTED
+        self.asked.append(("replay", {"start": selection.start, "end": selection.end}))
+        self.versions += [] if selection.version is None else [selection.version]
+        return self._rows(selection.start, min(selection.end, self.last), cancelled)
 
-    def count(
-        self,
-        wanted: Filter,
-        start: int,
-        end: int,
-        unit: int,
-        hidden: Removed,
-        cancelled: Cancelled,
-        version: int | None = None,
-    ) -> Tally:
+    def count(self, selection: Selection, unit: int, hidden: Removed, cancelled: Cancelled) -> Tally:
         if self.refuses is not None:
             raise PipelineError(self.refuses)
-        assert wanted == WANTED
+        assert selection.wanted == WANTED
         members = {"wiped_through": hidden.wiped_through, "deleted": list(hidden.deleted)}
-        self.asked.append(("count", {"start": start, "end": end, "unit": unit, **members}))
+        self.asked.append(("count", {"start": selection.start, "end": selection.end, "unit": unit, **members}))
         self.open += 1
         try:
             deadline = time.monotonic() + self.pause
@@ -101,7 +89,7 @@ class Rows:
         finally:
             self.open -= 1
         tally = Tally(unit)
-        tally.times[3], tally.cells[59, 10] = end - start + 1, 2
+        tally.times[3], tally.cells[59, 10] = selection.end - selection.start + 1, 2
         return tally
 
     def first_since(self, stream: str, time_ns: int, version: int | None = None) -> int:

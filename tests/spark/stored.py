@@ -18,7 +18,7 @@ from aviso_server.model.batch import BOX, record_batch, wire_columns
 from aviso_server.model.event_type import EventType, GenericType
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Draft, Notification
-from aviso_server.spark.flight import REPLAY_SCHEMA
+from aviso_server.spark.flight import REPLAY_SCHEMA, Selection
 from aviso_server.spark.replay import ColdReplay
 
 __all__ = ["FIRST_TIME", "SECOND", "Row", "never", "numbered", "read", "rows_of", "store", "wanted_rows"]
@@ -100,7 +100,7 @@ def wanted_rows(notifications: Iterable[Notification], wanted: Filter) -> list[R
 def read(cold: ColdReplay, wanted: Filter, start: int = 1, end: int | None = None) -> list[Row]:
     """What cold replay brings, of all that is archived if nothing else is said."""
     end = cold.last(wanted.stream) if end is None else end
-    return rows_of(cold.read(wanted, start, end, never))
+    return rows_of(cold.read(Selection(wanted, start, end), never))
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:

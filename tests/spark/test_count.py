@@ -23,7 +23,7 @@ from aviso_server.model.filter import Filter
 from aviso_server.model.histogram import Tally
 from aviso_server.model.notification import Draft, Notification
 from aviso_server.spark.archiver import ArchiveStatus
-from aviso_server.spark.flight import FlightServer
+from aviso_server.spark.flight import FlightServer, Selection
 from aviso_server.spark.replay import ColdReplay
 from tests.harness.patience import PATIENCE
 from tests.model.event_types import event_type
@@ -82,7 +82,7 @@ def counted(
     cold: ColdReplay, wanted: Filter, start: int = 1, end: int | None = None, hidden: Removed = NOTHING
 ) -> Tally:
     end = cold.last(wanted.stream) if end is None else end
-    return cold.count(wanted, start, end, MINUTE, hidden, never)
+    return cold.count(Selection(wanted, start, end), MINUTE, hidden, never)
 
 
 def expected(notifications: list[Notification], wanted: Filter, start: int = 1, end: int = 2**62) -> Tally:
@@ -185,7 +185,7 @@ def test_a_damaged_file_is_an_error_and_never_a_smaller_count(spark: SparkSessio
 
 def test_a_count_that_nobody_waits_for_any_more_has_no_result(archive: tuple[ColdReplay, list[Notification]]) -> None:
     with pytest.raises(PipelineError, match="nobody waits"):
-        archive[0].count(asked(), 1, 250, MINUTE, NOTHING, lambda: True)
+        archive[0].count(Selection(asked(), 1, 250), MINUTE, NOTHING, lambda: True)
 
 
 def test_a_count_that_nobody_waits_for_stops(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from aviso_server.lake.remove import Removed
 from aviso_server.model.filter import LONGEST_FILTER, Filter
 from aviso_server.model.histogram import Tally
 from aviso_server.spark.archiver import ArchiveStatus
-from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, FlightServer
+from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, FlightServer, Selection
 from tests.harness.patience import PATIENCE
 from tests.lake.scene import sequences, write
 from tests.spark.archive.keeping import SOURCES, Caller, caller, until
@@ -45,16 +45,14 @@ class Shelf:
         self.hidden: Removed | None = None  # from the last count
         self._lock = threading.Lock()
 
-    def read(
-        self, wanted: Filter, start: int, end: int, cancelled: Cancelled, version: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, selection: Selection, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
         with self._lock:
             self.open += 1
         try:
             for number in range(self.batches):
                 if number == self.fails_after:
                     raise PipelineError("a file is gone")
-                first = start + number * ROWS
+                first = selection.start + number * ROWS
                 yield pa.RecordBatch.from_pylist(
                     [
                         {"sequence": n, "time_ns": n, "topic": "flood", "identifier": "{}", "payload": "x" * 100}
@@ -71,16 +69,7 @@ class Shelf:
             with self._lock:
                 self.open -= 1
 
-    def count(
-        self,
-        wanted: Filter,
-        start: int,
-        end: int,
-        unit: int,
-        hidden: Removed,
-        cancelled: Cancelled,
-        version: int | None = None,
-    ) -> Tally:
+    def count(self, selection: Selection, unit: int, hidden: Removed, cancelled: Cancelled) -> Tally:
         with self._lock:
             self.open += 1
             self.hidden = hidden
@@ -90,7 +79,7 @@ class Shelf:
             self.open -= 1
             self.cancelled += cancelled()
         tally = Tally(unit)
-        tally.times.update({start: end})
+        tally.times.update({selection.start: selection.end})
         tally.cells.update({(-1, 5): 3})
         return tally
 

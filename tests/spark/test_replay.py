@@ -26,6 +26,7 @@ from aviso_server.lake.table import Table, Tables
 from aviso_server.model.event_type import GenericType
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
+from aviso_server.spark.flight import Selection
 from aviso_server.spark.replay import ColdReplay, Scanner, Turns
 from tests.model.event_types import event_type
 from tests.spark.stored import FIRST_TIME, SECOND, never, numbered, read, rows_of, store, wanted_rows
@@ -73,7 +74,7 @@ def sequences(batches: Iterable[pa.RecordBatch | pa.Table]) -> list[int]:
 
 def test_everything_comes_in_order_and_in_parts(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
     cold = ColdReplay(spark, Tables(str(archive[0])))
-    batches = list(cold.read(EVERYTHING, 1, ROWS, never))
+    batches = list(cold.read(Selection(EVERYTHING, 1, ROWS), never))
     assert sequences(batches) == list(range(1, ROWS + 1))
     assert max(batch.nbytes for batch in batches) < 32 * 1024 * 1024
     assert batches[-1].column("payload")[-1].as_py() == f'"{PAYLOAD}{ROWS}"'
@@ -102,7 +103,7 @@ def test_whatever_share_a_filter_takes(
     monkeypatch.setattr("aviso_server.spark.row_groups._WORTH_PICKING", worth)
     root, steps = archive
     wanted = KIND.compile(identifier, "replay")
-    found = sequences(ColdReplay(spark, Tables(str(root))).read(wanted, 6_789, 23_456, never))
+    found = sequences(ColdReplay(spark, Tables(str(root))).read(Selection(wanted, 6_789, 23_456), never))
     assert found == [place for place in range(6_789, 23_457) if passes(steps[place - 1])]
 
 
@@ -114,7 +115,7 @@ def test_everything_comes_without_a_job(
 
     monkeypatch.setattr(Scanner, "rows", refuse)
     cold = ColdReplay(spark, Tables(str(archive[0])))
-    assert sequences(cold.read(EVERYTHING, 7_000, 7_010, never)) == list(range(7_000, 7_011))
+    assert sequences(cold.read(Selection(EVERYTHING, 7_000, 7_010), never)) == list(range(7_000, 7_011))
 
 
 def test_what_was_found_and_cannot_be_read_is_an_error(
@@ -130,7 +131,7 @@ def test_what_was_found_and_cannot_be_read_is_an_error(
     monkeypatch.setattr(Scanner, "rows", forgetful)
     cold = ColdReplay(spark, Tables(str(archive[0])))
     with pytest.raises(PipelineError, match="were found, and not all of them could be read"):
-        list(cold.read(KIND.compile({"step": {"eq": 77}}, "replay"), 1, ROWS, never))
+        list(cold.read(Selection(KIND.compile({"step": {"eq": 77}}, "replay"), 1, ROWS), never))
 
 
 def test_warming_up_needs_no_archive(spark: SparkSession, archive: tuple[Path, list[int]], tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_warming_up_needs_no_archive(spark: SparkSession, archive: tuple[Path, l
 
 def test_several_at_a_time_each_make_progress(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
     cold = ColdReplay(spark, Tables(str(archive[0])))
-    together = [cold.read(EVERYTHING, 1, ROWS, never) for _ in range(4)]
+    together = [cold.read(Selection(EVERYTHING, 1, ROWS), never) for _ in range(4)]
     seen = [sequences([next(batches)]) for batches in together]  # all of them have begun, none has ended
     for batches, first in zip(together, seen, strict=True):
         assert first + sequences(batches) == list(range(1, ROWS + 1))
@@ -152,7 +153,7 @@ def active_jobs(spark: SparkSession) -> int:
 
 def test_a_client_that_leaves_stops_the_reading(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
     cold = ColdReplay(spark, Tables(str(archive[0])))
-    batches = cold.read(EVERYTHING, 1, ROWS, never)
+    batches = cold.read(Selection(EVERYTHING, 1, ROWS), never)
     next(batches)
     batches.close()  # type: ignore[attr-defined]  # it is a generator
     began = time.monotonic()
@@ -160,6 +161,33 @@ def test_a_client_that_leaves_stops_the_reading(spark: SparkSession, archive: tu
         assert time.monotonic() - began < 60
         time.sleep(0.05)
     assert read(cold, EVERYTHING, 1, 3)[-1][0] == 3  # the next one is served
+
+
+def test_whoever_leaves_has_nothing_done_any_more(
+    spark: SparkSession, archive: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
+    rows = Scanner.rows
+
+    def on_its_way(self: Scanner, *given: Any, **more: Any) -> pa.Table:
+        begun.set()
+        assert cancelled.wait(60)
+        time.sleep(0.5)  # the search begins after the client has left
+        try:
+            return rows(self, *given, **more)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Scanner, "rows", on_its_way)
+    cold = ColdReplay(spark, Tables(str(archive[0])))
+    north = Selection(KIND.compile({"region": "r3"}, "replay"), 1, ROWS)
+    with ThreadPoolExecutor(1) as clients:
+        client = clients.submit(lambda: list(cold.read(north, cancelled.is_set)))
+        assert begun.wait(60)
+        cancelled.set()
+        assert client.result(60) == []
+        assert ended.is_set()
+    assert active_jobs(spark) == 0
 
 
 def test_a_job_can_be_stopped_by_its_tag(spark: SparkSession, tmp_path: Path) -> None:
@@ -188,7 +216,7 @@ def test_a_job_can_be_stopped_by_its_tag(spark: SparkSession, tmp_path: Path) ->
 
 def test_a_reading_that_is_cancelled_ends(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
     cancelled = threading.Event()
-    batches = ColdReplay(spark, Tables(str(archive[0]))).read(EVERYTHING, 1, ROWS, cancelled.is_set)
+    batches = ColdReplay(spark, Tables(str(archive[0]))).read(Selection(EVERYTHING, 1, ROWS), cancelled.is_set)
     next(batches)
     cancelled.set()
     assert list(batches) == []
@@ -217,7 +245,7 @@ def test_a_reader_has_its_snapshot_whatever_others_commit(
     cold, compactor = ColdReplay(spark, tables), Compactor(tables)
     wanted = KIND.compile({"step": {"lt": 400}}, "replay")
     expected = [place for place in range(1, ROWS + 1) if steps[place - 1] < 400]
-    batches = cold.read(wanted, 1, ROWS, never)
+    batches = cold.read(Selection(wanted, 1, ROWS), never)
     found = [next(batches)]
     for _ in compactor.run(everything=True):
         pass
@@ -226,7 +254,7 @@ def test_a_reader_has_its_snapshot_whatever_others_commit(
     found += list(batches)
     assert sequences(found) == expected
     assert compactor.vacuum(0) == 3, "nobody reads them any more"
-    assert sequences(cold.read(wanted, 1, ROWS, never)) == expected[:-3]
+    assert sequences(cold.read(Selection(wanted, 1, ROWS), never)) == expected[:-3]
 
 
 def test_a_version_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
@@ -238,9 +266,9 @@ def test_a_version_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> Non
     wipe(table, 110)
     north = KIND.compile({"region": "north"}, "replay")
     for wanted in (EVERYTHING, north):
-        then = [row for batch in cold.read(wanted, 1, 300, never, before) for row in rows_of([batch])]
+        then = [row for batch in cold.read(Selection(wanted, 1, 300, before), never) for row in rows_of([batch])]
         assert then == wanted_rows(every, wanted)
-        assert cold.count(wanted, 1, 300, SECOND, Removed(), never, before).total == len(then)
+        assert cold.count(Selection(wanted, 1, 300, before), SECOND, Removed(), never).total == len(then)
     assert len(read(cold, EVERYTHING)) == 188
     assert cold.first_since("floods", 0, before) == 1
     assert cold.last_until("floods", 2**62, before) == 300

@@ -75,13 +75,15 @@ def test_groups_cover_everything_once(sizes: list[list[int]], data: st.DataObjec
     end = data.draw(st.integers(start, last + 5))
     position = start
     taken: list[RowGroup] = []
+    budget = Budget(most, 10**9, data.draw(st.integers(1, 6)))
     while position <= end:
-        group = next_group(files, footers, PINNED, position, end, Budget(most, 10**9))  # type: ignore[arg-type]  # only facts() is asked for
+        group = next_group(files, footers, PINNED, position, end, budget)  # type: ignore[arg-type]  # only facts() is asked for
         if group is None:
             break
         assert group.first == position
         assert group.last >= position
         assert group.rows <= most or len(group.files) == 1
+        assert len(group.files) <= budget.files
         assert len({footers.facts(file).types == {} for file in group.files}) <= 1  # they look the same
         assert all(group.first <= each.last and each.first <= group.last for each in group.row_groups)
         taken += group.row_groups

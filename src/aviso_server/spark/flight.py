@@ -27,7 +27,7 @@ from aviso_server.model.histogram import Tally
 from aviso_server.spark.archiver import ArchiveStatus
 from aviso_server.spark.command_jobs import Heard
 
-__all__ = ["COUNT_SCHEMA", "REPLAY_SCHEMA", "ArchiveReader", "Cancelled", "FlightServer", "Job"]
+__all__ = ["COUNT_SCHEMA", "REPLAY_SCHEMA", "ArchiveReader", "Cancelled", "FlightServer", "Job", "Selection"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,24 +65,22 @@ Job = Callable[[str, dict[str, Any], Heard], dict[str, Any]]
 """Does the job of this name, and returns its answer."""
 
 
+class Selection(msgspec.Struct, frozen=True):
+    """What a filter lets through from one sequence to another, by default of the newest version of the table."""
+
+    wanted: Filter
+    start: int
+    end: int
+    version: int | None = None
+
+
 class ArchiveReader(Protocol):
     """Reading the archive."""
 
-    def read(
-        self, wanted: Filter, start: int, end: int, cancelled: Cancelled, version: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the notifications that the filter lets through, ascending; by default of the newest version."""
+    def read(self, selection: Selection, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
+        """Yield the notifications of a selection, ascending."""
 
-    def count(
-        self,
-        wanted: Filter,
-        start: int,
-        end: int,
-        unit: int,
-        hidden: Removed,
-        cancelled: Cancelled,
-        version: int | None = None,
-    ) -> Tally:
+    def count(self, selection: Selection, unit: int, hidden: Removed, cancelled: Cancelled) -> Tally:
         """Count those that are not hidden, by place and by interval of `unit` nanoseconds."""
 
     def first_since(self, stream: str, time_ns: int, version: int | None = None) -> int:
@@ -141,17 +139,19 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow sh
 
     def _rows(self, request: dict[str, Any], cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
         with _clearly("replay"), self._place():
-            limits = _whole(request, "start"), _whole(request, "end")
-            yield from self._reader().read(_filter(request), *limits, cancelled, _version(request))
+            yield from self._reader().read(_selection(request), cancelled)
 
     def _sums(self, request: dict[str, Any], cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
         with _clearly("count"), self._place():
-            limits = _whole(request, "start"), _whole(request, "end")
-            through, deleted = _whole(request, "wiped_through"), _wholes(request, "deleted")
+            selection, through, deleted = (
+                _selection(request),
+                _whole(request, "wiped_through"),
+                _wholes(request, "deleted"),
+            )
             if (unit := _whole(request, "unit")) < 1:
                 raise PipelineError("unit: at least one nanosecond is needed")
             hidden = Removed(through, tuple(sorted(each for each in deleted if each > through)))
-            tally = self._reader().count(_filter(request), *limits, unit, hidden, cancelled, _version(request))
+            tally = self._reader().count(selection, unit, hidden, cancelled)
             yield pa.RecordBatch.from_pylist([{"tally": msgspec.json.encode(tally.members()).decode()}], COUNT_SCHEMA)
 
     def _work(self, request: dict[str, Any], cancelled: Cancelled) -> Iterator[dict[str, Any]]:
@@ -289,11 +289,12 @@ def _read(text: bytes) -> dict[str, Any]:
         raise _error(f"the request is not a JSON object: {error}") from None
 
 
-def _filter(request: dict[str, Any]) -> Filter:
+def _selection(request: dict[str, Any]) -> Selection:
     try:
-        return Filter.from_json(_text(request, "filter"))
+        wanted = Filter.from_json(_text(request, "filter"))
     except ValueError as error:
         raise PipelineError(f"filter: {error}") from None
+    return Selection(wanted, _whole(request, "start"), _whole(request, "end"), _version(request))
 
 
 def _moment(request: dict[str, Any]) -> tuple[str, int]:

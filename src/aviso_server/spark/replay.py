@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,7 +37,7 @@ from aviso_server.model.histogram import Tally
 from aviso_server.model.shapes import LAST_LAT, LAST_LON
 from aviso_server.spark import row_groups
 from aviso_server.spark.filter_columns import DOUBT, Condition, compile_filter, exact, settle
-from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled
+from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, Selection
 from aviso_server.spark.lake_files import read_files
 from aviso_server.spark.row_groups import WIDE, Budget, Footers, Found, Group, Part, Sight, next_group, parts
 from aviso_server.spark.session import arrow_function
@@ -49,11 +49,11 @@ _GLANCE = 0.05  # seconds between two looks whether anybody still waits
 _MOST_READINGS = 32
 _MOST_JOBS = 16  # where nobody can say how many tasks run at the same time
 _SHAPE_BYTES = 64 * 1024 * 1024
-_FIRST_SEARCH = Budget(rows=50_000, shape_bytes=_SHAPE_BYTES)
-_SEARCH = Budget(rows=5_000_000, shape_bytes=_SHAPE_BYTES)
+_FIRST_SEARCH = Budget(rows=50_000, shape_bytes=_SHAPE_BYTES, files=8)
+_SEARCH = Budget(rows=5_000_000, shape_bytes=_SHAPE_BYTES, files=512)
 """What is searched at once: little at first, so that the first notification comes soon; then much, because each search
 costs something by itself. Shapes come back with their sequences, so that they are bounded too."""
-_READ = Budget(rows=1_000_000, shape_bytes=sys.maxsize)
+_READ = Budget(rows=1_000_000, shape_bytes=sys.maxsize, files=8)
 """What is planned at once where nothing has to be searched."""
 _AT_ONCE = 3  # fetches: while one is sent, the next ones are read
 _FIRST_TURNS = 2  # pieces of work: to search and to fetch, so that the first notification comes soon
@@ -78,31 +78,16 @@ class ColdReplay:
         self._working = ThreadPoolExecutor((self._scanner.cores or _MOST_JOBS) + 1, "cold-job")
         self._beginning = ThreadPoolExecutor(_MOST_READINGS, "cold-start")
 
-    def read(
-        self, wanted: Filter, start: int, end: int, cancelled: Cancelled, version: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the archived notifications that the filter lets through, ascending, from one sequence to another.
+    def read(self, selection: Selection, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
+        """Yield the archived notifications of a selection, ascending.
 
-        Ends early when `cancelled` says so or when nobody asks for more; what Spark does for it is stopped then.
-        It reads one version of the table, by default the newest, which nobody removes from disk meanwhile.
-        PipelineError if something cannot be read or is in no file: nothing is left out silently.
+        Ends early when `cancelled` says so or when nobody asks for more. It reads one version of the table, which
+        nobody removes from disk meanwhile. PipelineError if something cannot be read or is in no file: nothing is left
+        out silently.
         """
-        tag, stopped = f"cold-{uuid.uuid4().hex}", threading.Event()
         ready: queue.Queue[pa.Table | None] = queue.Queue(1)
-        with self._pools.taken() as pool, self._tables.of(wanted.stream).held(version) as snapshot:
-            snapshot.check_covered(wanted.stream, max(1, start), end)
-            reading = _Reading(
-                wanted,
-                max(1, start),
-                end,
-                snapshot.files,
-                self._footers,
-                self._scanner,
-                Turns(self._beginning, self._working),
-                partial(self._scanner.tagged, tag, pool),
-                stopped,
-            )
-            done = self._reading.submit(_fill, reading, ready, stopped)
+        with self._begun(selection) as work:
+            done = self._reading.submit(_fill, _Reading(work), ready, work.stopped)
             try:
                 while not cancelled():
                     with suppress(queue.Empty):
@@ -112,48 +97,32 @@ class ColdReplay:
                             return
                         yield from _batches(table, cancelled)
             finally:
-                stopped.set()
-                if not done.done():
-                    self._scanner.stop(tag)
+                work.stop(done)
 
-    def count(
-        self,
-        wanted: Filter,
-        start: int,
-        end: int,
-        unit: int,
-        hidden: Removed,
-        cancelled: Cancelled,
-        version: int | None = None,
-    ) -> Tally:
+    def count(self, selection: Selection, unit: int, hidden: Removed, cancelled: Cancelled) -> Tally:
         """Count what `read` would bring without what is hidden, by place and by interval of `unit` nanoseconds.
 
         Counted by Spark, which is stopped when `cancelled` says so. PipelineError if something cannot be read.
         """
-        tag, stopped = f"count-{uuid.uuid4().hex}", threading.Event()
-        with self._pools.taken() as pool, self._tables.of(wanted.stream).held(version) as snapshot:
-            snapshot.check_covered(wanted.stream, max(1, start), end)
-            counting = _Counting(
-                wanted,
-                max(1, start),
-                end,
-                unit,
-                hidden,
-                snapshot.files,
-                self._footers,
-                self._scanner,
-                partial(self._scanner.tagged, tag, pool),
-                stopped,
-            )
-            done = self._reading.submit(counting.tally)
-            while not done.done():
-                if cancelled():
-                    stopped.set()
-                    self._scanner.stop(tag)  # more than once: another job may have been on its way
+        with self._begun(selection) as work:
+            done = self._reading.submit(_Counting(work, unit, hidden).tally)
+            while not done.done() and not cancelled():
                 wait([done], timeout=_GLANCE)
-        if stopped.is_set():
-            raise PipelineError("nobody waits for the count any more")
-        return done.result()
+            if done.done():
+                return done.result()
+            work.stop(done)
+        raise PipelineError("nobody waits for the count any more")
+
+    @contextmanager
+    def _begun(self, selection: Selection) -> Iterator[_Work]:
+        """Hold the snapshot of the table that a selection is read from; PipelineError if it does not have all of it."""
+        with self._pools.taken() as pool, self._tables.of(selection.wanted.stream).held(selection.version) as snapshot:
+            start = max(1, selection.start)
+            snapshot.check_covered(selection.wanted.stream, start, selection.end)
+            turns = Turns(self._beginning, self._working)
+            yield _Work(
+                selection.wanted, start, selection.end, snapshot.files, self._footers, self._scanner, turns, pool
+            )
 
     def first_since(self, stream: str, time_ns: int, version: int | None = None) -> int:
         """Return the lowest archived sequence stored at or after a time; one beyond the last if there is none."""
@@ -215,12 +184,63 @@ class Turns:
         self._beginning = beginning
         self._working = working
         self._given = 0
+        self.taken: list[Future[Any]] = []
+        """What has been begun or waits in line, and may be done by now."""
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Have something done."""
         self._given += 1
         executor = self._beginning if self._given <= _FIRST_TURNS else self._working
-        return executor.submit(work, *arguments)
+        future = executor.submit(work, *arguments)
+        self.taken = [*(each for each in self.taken if not each.done()), future]
+        return future
+
+
+class _Work:
+    """What reading and counting have in common: a part of a snapshot, and that it can be stopped."""
+
+    def __init__(
+        self,
+        wanted: Filter,
+        start: int,
+        end: int,
+        files: Sequence[DataFile],
+        footers: Footers,
+        scanner: Scanner,
+        turns: Turns,
+        pool: str,
+    ) -> None:
+        self.wanted = wanted
+        self.start = start
+        self.end = end
+        self.footers = footers
+        self.scanner = scanner
+        self.turns = turns
+        self.stopped = threading.Event()
+        self._files = files
+        self._tag = f"cold-{uuid.uuid4().hex}"
+        self._pool = pool
+
+    def next_group(self, position: int, budget: Budget) -> Group | None:
+        """Return what to read next from a sequence on."""
+        return next_group(self._files, self.footers, self.wanted, position, self.end, budget)
+
+    def tagged(self) -> AbstractContextManager[None]:
+        """Whatever this thread has Spark do within is stopped with the rest."""
+        return self.scanner.tagged(self._tag, self._pool)
+
+    def stop(self, done: Future[Any]) -> None:
+        """Stop it, and return when nothing of it is done any more: neither by `done`, nor in line, nor by Spark."""
+        self.stopped.set()
+        while running := [*_running([done]), *_running(self.turns.taken)]:  # `done` first: it may take more turns
+            with suppress(Exception):  # without Java it ends by itself
+                self.scanner.stop(self._tag)  # more than once: another job may have been on its way
+            wait(running, timeout=_GLANCE)
+
+
+def _running(futures: Sequence[Future[Any]]) -> list[Future[Any]]:
+    """Cancel what has not begun, and return what goes on."""
+    return [each for each in futures if not each.cancel() and not each.done()]
 
 
 def _fill(reading: _Reading, ready: queue.Queue[pa.Table | None], stopped: threading.Event) -> None:
@@ -263,28 +283,11 @@ class _Conditions(dict[Sight, Condition]):
 class _Reading:
     """Reads what a filter wants of a stream, from one sequence to another."""
 
-    def __init__(
-        self,
-        wanted: Filter,
-        start: int,
-        end: int,
-        files: Sequence[DataFile],
-        footers: Footers,
-        scanner: Scanner,
-        turns: Turns,
-        tagged: Callable[[], AbstractContextManager[None]],
-        stopped: threading.Event,
-    ) -> None:
-        self._wanted = wanted
-        self._start = start
-        self._end = end
-        self._files = files
-        self._footers = footers
-        self._scanner = scanner
-        self._turns = turns
-        self._tagged = tagged
-        self._stopped = stopped
-        self._conditions = _Conditions(wanted)
+    def __init__(self, work: _Work) -> None:
+        self._work = work
+        self._wanted = work.wanted
+        self._stopped = work.stopped
+        self._conditions = _Conditions(work.wanted)
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the notifications in order; ends early when stopped. PipelineError if they cannot be read."""
@@ -299,32 +302,28 @@ class _Reading:
 
     def _fetched(self) -> Iterator[pa.Table]:
         fetches: deque[Future[pa.Table]] = deque()
-        try:
-            for group, found in self._searched():
-                for part in parts(group, found):
-                    if self._stopped.is_set():
-                        return
-                    fetches.append(self._turns.submit(self._fetch, part, group.sight))
-                    while len(fetches) == _AT_ONCE:
-                        yield fetches.popleft().result()
-                while fetches:  # before the next search is waited for
+        for group, found in self._searched():
+            for part in parts(group, found):
+                if self._stopped.is_set():
+                    return
+                fetches.append(self._work.turns.submit(self._fetch, part, group.sight))
+                while len(fetches) == _AT_ONCE:
                     yield fetches.popleft().result()
-        finally:
-            for fetch in fetches:
-                fetch.cancel()
+            while fetches:  # before the next search is waited for
+                yield fetches.popleft().result()
 
     def _searched(self) -> Iterator[tuple[Group, Found | None]]:
         """Yield groups of files in order, with what was found in them; the next one is searched meanwhile."""
         if self._wanted.is_open:
-            group = self._next(self._start, _READ)
+            group = self._work.next_group(self._work.start, _READ)
             while group is not None:
                 yield group, None
-                group = self._next(group.last + 1, _READ)
+                group = self._work.next_group(group.last + 1, _READ)
             return
-        group = self._next(self._start, _FIRST_SEARCH)
+        group = self._work.next_group(self._work.start, _FIRST_SEARCH)
         if group is None:
             return
-        yield group, self._turns.submit(self._search, group).result()  # before anything else takes the cores
+        yield group, self._work.turns.submit(self._search, group).result()  # before anything else takes the cores
         ahead = self._begin(group.last + 1)
         while ahead is not None:
             group, search = ahead
@@ -333,11 +332,8 @@ class _Reading:
             yield group, found
 
     def _begin(self, position: int) -> tuple[Group, Future[Found]] | None:
-        group = self._next(position, _SEARCH)
-        return None if group is None else (group, self._turns.submit(self._search, group))
-
-    def _next(self, position: int, budget: Budget) -> Group | None:
-        return next_group(self._files, self._footers, self._wanted, position, self._end, budget)
+        group = self._work.next_group(position, _SEARCH)
+        return None if group is None else (group, self._work.turns.submit(self._search, group))
 
     def _search(self, group: Group) -> Found:
         """Return the sequences of what is wanted, or may be."""
@@ -348,15 +344,15 @@ class _Reading:
         if condition.doubt is not None:
             select.append(condition.doubt.alias(DOUBT))
         columns = {**condition.reads, **condition.judging, "sequence": "long"}
-        with self._tagged():
-            rows = self._scanner.rows(group.files, columns, condition.column, select, pages=False)
+        with self._work.tagged():
+            rows = self._work.scanner.rows(group.files, columns, condition.column, select, pages=False)
         return settle(self._wanted, group.sight, _between(rows, group.first, group.last))
 
     def _fetch(self, part: Part, sight: Sight) -> pa.Table:
         """Return the notifications of a part of a group."""
         if part.found is None:
-            return _between(self._footers.read(part.row_groups[0]), *part.limits)
-        rows = self._pick(part) if part.picked else self._footers.read(part.row_groups[0])
+            return _between(self._work.footers.read(part.row_groups[0]), *part.limits)
+        rows = self._pick(part) if part.picked else self._work.footers.read(part.row_groups[0])
         wanted, there = part.found.sequences, rows.column("sequence").to_numpy()
         places = np.searchsorted(there, wanted)
         if not len(there) or not np.array_equal(there[np.minimum(places, len(there) - 1)], wanted):
@@ -370,8 +366,8 @@ class _Reading:
         picked = part.found.sequences.tolist()
         files = tuple(dict.fromkeys(each.file for each in part.row_groups))
         chosen = f.expr(f"sequence in ({','.join(map(str, picked))})")
-        with self._tagged():
-            return self._scanner.rows(files, _TYPES, chosen, WIDE, True, picked, (picked[0], picked[-1]))
+        with self._work.tagged():
+            return self._work.scanner.rows(files, _TYPES, chosen, WIDE, True, picked, (picked[0], picked[-1]))
 
 
 def _between(table: pa.Table, first: int, last: int) -> pa.Table:
@@ -393,40 +389,23 @@ _BY_TIME, _BY_CELL, _IN_DOUBT = 0, 1, 2
 class _Counting:
     """Counts what a filter wants of a stream, from one sequence to another."""
 
-    def __init__(
-        self,
-        wanted: Filter,
-        start: int,
-        end: int,
-        unit: int,
-        hidden: Removed,
-        files: Sequence[DataFile],
-        footers: Footers,
-        scanner: Scanner,
-        tagged: Callable[[], AbstractContextManager[None]],
-        stopped: threading.Event,
-    ) -> None:
-        self._wanted = wanted
-        self._start = start
-        self._end = end
+    def __init__(self, work: _Work, unit: int, hidden: Removed) -> None:
+        self._work = work
+        self._wanted = work.wanted
         self._unit = unit
         self._hidden = hidden  # that the table still has
-        self._files = files
-        self._footers = footers
-        self._scanner = scanner
-        self._tagged = tagged
-        self._stopped = stopped
+        self._stopped = work.stopped
 
     def tally(self) -> Tally:
         """Return the counts; of a part only when it is stopped. PipelineError if something cannot be read."""
-        tally, position = Tally(self._unit), max(self._start, self._hidden.wiped_through + 1)
-        while position <= self._end and not self._stopped.is_set():
+        tally, position = Tally(self._unit), max(self._work.start, self._hidden.wiped_through + 1)
+        while position <= self._work.end and not self._stopped.is_set():
             try:
-                group = next_group(self._files, self._footers, self._wanted, position, self._end, _WHOLE)
+                group = self._work.next_group(position, _WHOLE)
                 if group is None:
                     break
                 if group.files:
-                    with self._tagged():
+                    with self._work.tagged():
                         tally.merge(self._count(group))
             except AvisoError:
                 raise
@@ -460,7 +439,7 @@ class _Counting:
         columns = {"sequence": "long", "time_ns": "long", **condition.reads, **self._boxes(group)}
         if condition.members or doubt is not None:
             columns["identifier"] = "string"
-        return self._scanner.frame(group.files, columns, _all(tests))
+        return self._work.scanner.frame(group.files, columns, _all(tests))
 
     def _judged(self, group: Group, condition: Condition, tests: list[Column]) -> DataFrame:
         """Return the rows among them that the filter itself lets through; it decides where Spark's workers are."""
@@ -471,7 +450,7 @@ class _Counting:
         bare = msgspec.structs.replace(condition, column=None, doubt=None)  # columns cannot travel
         judging = _verdict(self._wanted, group.sight, bare)
         verdict = arrow_function(judging, "boolean")
-        return self._scanner.frame(group.files, columns, _all(tests)).where(verdict(f.struct(*looked_at)))
+        return self._work.scanner.frame(group.files, columns, _all(tests)).where(verdict(f.struct(*looked_at)))
 
     def _summed(self, group: Group, rows: DataFrame, doubt: Column | None = None) -> tuple[Tally, int]:
         """Return the sums of rows that leave no doubt, and how many do."""
@@ -495,7 +474,7 @@ class _Counting:
 
     def _boxes(self, group: Group) -> dict[str, str]:
         """Return the columns with the boxes, and their type; none if no file of the group has them."""
-        kinds = {self._footers.facts(file).types.get(_BOX[0]) for file in group.files} - {None}
+        kinds = {self._work.footers.facts(file).types.get(_BOX[0]) for file in group.files} - {None}
         if not kinds or not kinds <= {"float", "double"}:
             return {}
         return dict.fromkeys(_BOX, "float" if kinds == {"float"} else "double")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -236,6 +238,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     rows: int
     shape_bytes: int
+    files: int = sys.maxsize  # small ones: the footer of each is looked at before anything is read
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -285,9 +288,9 @@ def next_group(
     used: list[DataFile] = []
     taken: list[RowGroup] = []
     covered, rows, size, paged = start - 1, 0, 0, True
-    for file in files:
-        if file.last < start or file.first > end:
-            continue
+    for file in islice(files, bisect_left(files, start, key=lambda each: each.last), None):
+        if file.first > end or len(used) == budget.files:
+            break
         facts = footers.facts(file)
         seen = sight_of(wanted, facts)
         if sight is not None and seen != sight:

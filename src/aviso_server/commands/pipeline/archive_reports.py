@@ -43,6 +43,7 @@ from aviso_server.model.lateness import combination_text, every_day
 from aviso_server.model.notification import Notification
 from aviso_server.model.times import Span, read_end, read_start, seconds_text
 from aviso_server.spark.command_jobs import LearnReport, LearnRequest
+from aviso_server.spark.flight import Selection
 
 if TYPE_CHECKING:
     from aviso_server.insight.counts import Reader
@@ -131,7 +132,7 @@ class _OwnReader:
         self.last_until = self._reader.last_until
 
     def read(self, wanted: Filter, start: int, end: int) -> Iterator[Any]:
-        return self._reader.read(wanted, start, end, lambda: False)
+        return self._reader.read(Selection(wanted, start, end), lambda: False)
 
 
 def _request(place: Place, event_type: str, identifier: dict[str, Any], limits: dict[str, str]) -> tuple[Filter, Span]:
