@@ -30,6 +30,17 @@ def test_the_requests_can_be_browsed_and_tried(visit: Visit) -> None:
     visit.screenshot("api-requests")
 
 
+def test_guide_leads_to_our_documentation(visit: Visit) -> None:
+    view = visit.open("guide")
+    panel = view.locator("[data-documentation]")
+    if visit.page.request.get(f"{visit.server.url}/docs/").ok:
+        panel.get_by_role("link", name="Getting started").click()
+        expect(visit.page.get_by_role("heading", name="Getting started", level=1)).to_be_visible()
+    else:
+        expect(panel).to_contain_text("make docs")
+        expect(panel.get_by_role("link")).to_have_count(0)
+
+
 def test_guide_has_commands_for_every_event_type(visit: Visit) -> None:
     view = visit.open("guide")
     expect(view.locator(".channel > summary strong")).to_have_text(["buoys", "field", "storm"])

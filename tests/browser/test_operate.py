@@ -55,6 +55,24 @@ def test_streams_watchers_and_errors_are_seen(visit: Visit, server: Server) -> N
         visit.screenshot("operate", full_page=True)
 
 
+def test_the_same_warning_again_and_again_is_one_line(visit: Visit) -> None:
+    visit.open("operate")
+    held, lost = {"event": "event_loop.held"}, {"event": "backend.lost"}
+    asked = {"event": "event_loop.held", "request_id": "1"}
+    rows = visit.page.evaluate(
+        """async (records) => (await import("./static/console/views/operate.js")).inARow(records)
+             .map(([record, times]) => [record.event, times])""",
+        [held, held, held, lost, held, asked, asked],
+    )
+    assert rows == [
+        ["event_loop.held", 3],
+        ["backend.lost", 1],
+        ["event_loop.held", 1],
+        ["event_loop.held", 1],
+        ["event_loop.held", 1],
+    ]
+
+
 def test_a_stream_is_removed_after_a_dry_run_and_a_typed_word(visit: Visit, server: Server) -> None:
     view = visit.open("operate")
     tool = view.locator(".removal")

@@ -61,7 +61,7 @@ def test_strict_fails_on_warnings(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["check", file, "--strict"])
     assert result.exit_code == 1
     assert f"warning: {file}:1: archiv: unknown key, ignored; did you mean archive?" in result.stdout
-    assert result.stdout.endswith("Not usable: 1 warning.\n")
+    assert result.stdout.endswith("Not usable: 1 warning, and --strict allows none.\n")
     assert json.loads(CliRunner().invoke(main, ["check", file, "--strict", "--json"]).stdout)["ok"] is False
     assert json.loads(CliRunner().invoke(main, ["check", file, "--json"]).stdout)["ok"] is True
     assert CliRunner().invoke(main, ["check", str(EXAMPLE), "--strict"]).exit_code == 0

@@ -92,6 +92,8 @@ def test_the_documentation_is_shown_where_it_was_built(server: Server) -> None:
     built = (Path(aviso_server.__file__).parent / "web" / "docs" / "index.html").exists()
     answer = server.client.get("/docs/")
     assert answer.status == (200 if built else 404)
+    state = "built" if built else "missing"
+    assert f'data-documentation="{state}"' in server.client.get("/").body.decode(), "the guide links to what is there"
     person = server.client.request("GET", "/docs", headers=[("User-Agent", "Mozilla/5.0")])
     assert (person.status, person.header("location")) == (307, "/docs/")
     assert (server.client.get("/docs").status, server.client.get("/docs").body) == (404, b""), "the contract's answer"

@@ -14,6 +14,7 @@ WEB = Path(aviso_server.__file__).parent / "web"
 PAGES = ["index.html", "swagger-ui/index.html"]
 PLACEHOLDERS = {
     "SERVER_VERSION",
+    "DOCUMENTATION",
     "CLIENT_DOCUMENTATION_URL",
     "CLIENT_REPOSITORY_URL",
     "SERVER_DOCUMENTATION_URL",
@@ -85,6 +86,14 @@ def test_home_page_has_its_two_sections_and_links() -> None:
     home = page("index.html")
     assert home.sections == ["use-aviso", "operate-server"]
     assert {"swagger-ui/", "api-docs/openapi.json", "api/v1/schema", "health", "ready"} <= set(home.links)
+
+
+def test_guide_links_to_pages_of_our_documentation() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    linked = [link.removeprefix("docs/") for link in page("index.html").links if link.startswith("docs/")]
+    assert "index.html" in linked
+    for name in linked:
+        assert (docs / name).with_suffix(".md").is_file(), f"{name} is made from no page of docs/"
 
 
 def test_home_script_finds_its_places_on_the_page() -> None:

@@ -73,7 +73,8 @@ def _print(found: Inspection, usable: bool) -> None:
     if not usable:
         kind = "problem" if found.problems else "warning"
         count = len(found.problems or found.warnings)
-        click.echo(f"Not usable: {count} {kind}{'s' if count != 1 else ''}.")
+        strict = "" if found.problems else ", and --strict allows none"
+        click.echo(f"Not usable: {count} {kind}{'s' if count != 1 else ''}{strict}.")
         return
     settings = found.settings
     names = ", ".join(event_type.name for event_type in settings.event_types) or "none"

@@ -39,6 +39,8 @@ async def home(request: Request) -> Response:
     application = request.service.settings.application
     text, policy = await asyncio.to_thread(_home_text, application.static_files_path / "index.html")
     text = text.replace("{{SERVER_VERSION}}", html.escape(__version__))
+    built = await asyncio.to_thread((_PACKAGED / "docs" / "index.html").is_file)
+    text = text.replace("{{DOCUMENTATION}}", "built" if built else "missing")
     for name, url in msgspec.structs.asdict(application.homepage).items():
         # as the reference writes apostrophes
         text = text.replace("{{" + name.upper() + "}}", html.escape(url).replace("&#x27;", "&#39;"))

@@ -10,9 +10,12 @@ function plot(label, ...content) {
   return drawing("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, content);
 }
 
-function ends(from, to, middle) {
+/** A picture with its axes: what the upper and the lower edge stand for, and the first and the last time. */
+function withAxes(picture, [top, bottom], from, to) {
   const short = (time) => time.slice(0, 16).replace("T", " ");
-  return element("p", { class: "axis" }, element("span", {}, short(from)), element("span", {}, middle), element("span", {}, short(to)));
+  return element("div", { class: "scaled" },
+    element("div", { class: "upright", "aria-hidden": "true" }, element("span", {}, top), element("span", {}, bottom)),
+    picture, element("p", { class: "axis" }, element("span", {}, short(from)), element("span", {}, short(to))));
 }
 
 /** Counts over time: rows with `time` and `count`. */
@@ -26,8 +29,9 @@ export function timeBars(rows, { from, to, step }) {
     return drawing("rect", { x, y: HEIGHT - height, width: Math.max(1, wide * 0.88), height },
       drawing("title", {}, `${row.time.slice(0, 16).replace("T", " ")} UTC: ${count(row.count)}`));
   });
-  const words = `Notifications per ${step}, at most ${count(highest)}`;
-  return element("div", { class: "plot" }, plot(words, drawing("g", { class: "bars" }, rects)), ends(from, to, words));
+  const words = `Notifications per ${step}`;
+  const picture = plot(`${words}, at most ${count(highest)}`, drawing("g", { class: "bars" }, rects));
+  return element("div", { class: "plot" }, element("p", { class: "soft" }, words), withAxes(picture, [count(highest), "0"], from, to));
 }
 
 /** Lines over time: `lines` has a name and a function of a row for each; `words` says a value. */
@@ -43,7 +47,7 @@ export function timeLines(rows, { from, to }, lines, words) {
   const names = lines.map(([name]) => name).join(", ");
   const label = `${names} over time, between ${words(low)} and ${words(high)}`;
   const legend = element("p", { class: "legend" }, lines.map(([name], place) => element("span", { class: `line-${place}` }, name)));
-  return element("div", { class: "plot" }, legend, plot(label, drawn), ends(from, to, `${words(low)} to ${words(high)}`));
+  return element("div", { class: "plot" }, legend, withAxes(plot(label, drawn), [words(high), words(low)], from, to));
 }
 
 /** Values with their counts, the most frequent first; bars are behind the numbers, which say it all. */

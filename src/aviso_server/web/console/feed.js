@@ -7,6 +7,8 @@ import { Legend } from "./legend.js";
 import { count, perSecond, several } from "./numbers.js";
 
 const CARDS = 60;
+const FEW = 20; // cards while more come than anybody can read
+const MANY = 100; // events per second that are too many to read
 const SHAPES = 400;
 const CALM = 120; // milliseconds between two drawings
 const BUSY = 300; // the same while hundreds of events come per second
@@ -99,7 +101,7 @@ export class Feed {
   redraw() {
     if (this.#due) return;
     this.#due = true;
-    const pace = this.rate > 100 || this.#sinceTick > 100 ? BUSY : CALM;
+    const pace = this.#busy ? BUSY : CALM;
     const wait = Math.max(0, this.#drawn + pace - performance.now());
     setTimeout(() => requestAnimationFrame(() => this.#show()), wait);
   }
@@ -114,8 +116,13 @@ export class Feed {
       if (event.shape) shapes.push(event);
     }
     this.#showShapes(shapes);
-    this.#showCards(shown.slice(0, CARDS));
     this.#say(shown.length);
+    requestAnimationFrame(() => this.#showCards(shown)); // a frame of their own: map and cards together would take too long for one
+  }
+
+  /** Whether more come than anybody can read. */
+  get #busy() {
+    return this.#live && (this.rate > MANY || this.#sinceTick > MANY);
   }
 
   /** A few hundred by themselves, more of them as how many there are in each cell. */
@@ -152,7 +159,9 @@ export class Feed {
     return shown;
   }
 
-  #showCards(events) {
+  #showCards(shown) {
+    const events = shown.slice(0, this.#cards());
+    this.#list.classList.toggle("busy", this.#busy);
     const known = new Map([...this.#list.children].map((node) => [node.dataset.id, node]));
     const nodes = events.map((event) => known.get(event.id) ?? card(event, (picked, middle) => this.#pick(picked.id, middle), this.why));
     if (!nodes.length) return this.#list.replaceChildren(this.#nothing());
@@ -161,6 +170,10 @@ export class Feed {
     nodes.forEach((node, place) => {
       if (this.#list.children[place] !== node) this.#list.insertBefore(node, this.#list.children[place] ?? null);
     });
+  }
+
+  #cards() {
+    return this.#busy ? FEW : CARDS;
   }
 
   #nothing() {
@@ -183,7 +196,7 @@ export class Feed {
     const paused = this.#frozen ? this.#events.length - this.#frozen.length : 0;
     const narrowed = this.search.value.trim() || this.#span ? `${count(matching)} match` : "";
     const older = this.#cut() ? "older ones are not on the page" : "";
-    const cut = this.received > CARDS ? `the newest ${CARDS} as cards` : "";
+    const cut = this.received > this.#cards() ? `the newest ${this.#cards()} as cards` : "";
     const rate = this.#live ? perSecond(this.rate) : "";
     const parts = [several(this.received, "notification"), rate, narrowed, older, cut, paused > 0 ? `${count(paused)} new since the pause` : ""];
     this.#counts.textContent = parts.filter(Boolean).join(" · ");
@@ -192,8 +205,9 @@ export class Feed {
   #tick() {
     this.#seconds = [...this.#seconds, this.#sinceTick].slice(-MINUTE);
     this.onSecond?.(this.#seconds);
-    if (this.#sinceTick || this.rate) this.#say(this.#shown().length);
+    const moving = this.#sinceTick || this.rate;
     this.#sinceTick = 0;
+    if (moving) this.redraw();
   }
 
   #pause() {

@@ -20,7 +20,7 @@ export class Histogram {
     const slider = (label) => element("input", { type: "range", min: 0, max: 1, value: 0, "aria-label": label, oninput: () => this.#fromSliders() });
     this.#from = slider("First bar of the chosen time");
     this.#to = slider("Last bar of the chosen time");
-    this.#sliders = element("div", { class: "brush-sliders" }, this.#from, this.#to);
+    this.#sliders = element("div", { class: "brush-sliders" }, element("label", {}, "From", this.#from), element("label", {}, "To", this.#to));
     this.#height = element("p", { class: "soft" });
     this.node = element("div", { class: "histogram", hidden: true }, this.#height, this.#picture, this.#axis, this.#sliders);
     this.#listen();

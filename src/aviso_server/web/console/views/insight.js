@@ -12,7 +12,7 @@ import { tile } from "../tile.js";
 const SPANS = [[1, "the last day"], [7, "the last 7 days"], [30, "the last 30 days"], [365, "the last year"]];
 const PACE = 60_000; // milliseconds between two looks
 const SHOWN = 15; // values
-const LINES = [["5 %", (row) => row.percentiles[5]], ["50 %", (row) => row.percentiles[50]], ["95 %", (row) => row.percentiles[95]]];
+const LINES = [["earliest 5 %", (row) => row.percentiles[5]], ["median", (row) => row.percentiles[50]], ["latest 5 %", (row) => row.percentiles[95]]];
 
 /** What the server has; an empty list if it has nothing. */
 export async function whatThereIs() {
@@ -89,14 +89,15 @@ export function insight() {
     const total = found.hours.rows.reduce((sum, row) => sum + row.count, 0);
     tiles.replaceChildren(
       tile("Notifications", count(total), SPANS.find(([days]) => days === Number(span.value))[1]),
-      tile("Ever", count(found.hours.notifications), `since ${stamp(found.hours.first)}`),
+      tile("In all", count(found.hours.notifications), `since ${stamp(found.hours.first)}`),
       tile("Last", stamp(found.hours.last), "UTC"),
       ...(found.delays?.run ? [tile("Usual delay", duration(found.delays.run.percentiles[50]), `95 % within ${duration(found.delays.run.percentiles[95])}`)] : []),
-      tile("Up to date", stamp(found.hours.updated), `to sequence ${count(found.hours.through)}`));
+      tile("Counted", stamp(found.hours.updated), `up to sequence ${count(found.hours.through)}`));
     hours.replaceChildren(timeBars(found.hours.rows, found.hours));
     showDelays(found.delays);
     where.hidden = !found.coverage?.cells.length;
     map.showCells(found.coverage?.cells ?? [], found.coverage?.highest ?? 1);
+    map.fit(true);
     mapWords.textContent = where.hidden ? "" : `${several(found.coverage.cells.length, "cell")} of one degree, at most ${several(found.coverage.highest, "notification")} in one.`;
     showValues(found.fields.fields);
     showSeen(found.seen.fields);
@@ -105,7 +106,7 @@ export function insight() {
   function showDelays(found) {
     delays.hidden = !found?.run;
     if (delays.hidden) return;
-    const kinds = [["run", "Since date and time"], ["valid", "Since date, time and step"]].filter(([name]) => found[name]);
+    const kinds = [["run", "After date and time"], ["valid", "After date, time and step"]].filter(([name]) => found[name]);
     delays.replaceChildren(delays.firstChild, ...kinds.flatMap(([name, words]) => [element("h3", {}, words), timeLines(found[name].rows, found, LINES, duration)]));
   }
 

@@ -167,9 +167,10 @@ function watcherWords({ live, catching_up: behind, furthest_behind: furthest }) 
 }
 
 function archived(state) {
-  if (!state) return "none";
+  if (!state) return "–";
   if (state.last_error) return element("span", { class: "bad" }, state.last_error);
-  return `to ${count(state.last ?? 0)}, ${lagWords(state.lag)}, ${several(state.files ?? 0, "file")}, ${bytes(state.bytes ?? 0)}`;
+  if (!state.last) return `nothing yet, ${lagWords(state.lag)}`;
+  return `up to ${count(state.last)}, ${lagWords(state.lag)}, ${several(state.files ?? 0, "file")}, ${bytes(state.bytes ?? 0)}`;
 }
 
 function lagWords(lag) {
@@ -186,10 +187,23 @@ function watcherTable(watchers) {
 }
 
 function errorTable(label, records) {
-  const rows = records.slice(0, 20).map((record) => [
+  const rows = inARow(records).slice(0, 20).map(([record, times]) => [
     element("time", { datetime: record.time }, clock(record.time)),
-    element("span", { class: record.level === "ERROR" ? "bad" : "warn" }, record.level), record.message,
+    element("span", { class: record.level === "ERROR" ? "bad" : "warn" }, record.level),
+    times > 1 ? `${record.message} (and ${count(times - 1)} more like it)` : record.message,
     record.request_id ? element("code", { class: "soft" }, record.request_id) : "",
   ]);
   return table(label, ["Time", "Level", "Message", "Request"], rows, "None since the server started.");
+}
+
+/** The newest of records that tell of the same event one after the other, and how many there are; each request stands for itself. */
+export function inARow(records) {
+  const rows = [];
+  for (const record of records) {
+    const before = rows[rows.length - 1];
+    const same = before && record.event && before[0].event === record.event && !record.request_id && !before[0].request_id;
+    if (same) before[1] += 1;
+    else rows.push([record, 1]);
+  }
+  return rows;
 }
