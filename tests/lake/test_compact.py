@@ -17,6 +17,7 @@ from hypothesis import strategies as some
 
 from aviso_server.lake.compact import Compactor, mergeable
 from aviso_server.lake.files import DataFile, FileWriter
+from aviso_server.lake.remove import delete
 from aviso_server.lake.schema import FileShape
 from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Table, Tables
@@ -213,3 +214,13 @@ def test_values_that_do_not_fit_a_new_type_are_null(tmp_path: Path) -> None:
     batch = shape.batch(record_batch(STORED, "flood", words))
     assert batch.column("severity").to_pylist() == [7, None]
     assert batch.column("identifier").to_pylist()[1] == '{"severity":"high"}'
+
+
+def test_a_table_that_cannot_be_read_keeps_no_other_from_being_vacuumed(tmp_path: Path) -> None:
+    table, tables = write(tmp_path, 1, 10), Tables(str(tmp_path))
+    delete(table, [3])
+    strange = tmp_path / "a-strange-one" / "_delta_log"
+    strange.mkdir(parents=True)
+    (strange / f"{0:020d}.json").write_text("{}")
+    assert tables.streams() == ["a-strange-one", "flood"]
+    assert Compactor(tables).vacuum(0) == 1

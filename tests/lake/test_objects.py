@@ -114,6 +114,31 @@ def test_a_store_that_is_slow_and_refuses_requests_loses_nothing(way: FaultyWay,
     assert sequences(root) == [number for number in range(1, 31) if number != 15]
 
 
+@pytest.mark.parametrize("work", ["archive", "compact", "delete"])
+def test_a_commit_that_the_store_has_taken_keeps_its_files_when_the_answer_is_lost(
+    way: FaultyWay, root: str, work: str
+) -> None:
+    fill(root, 1, 10)
+    table = fill(root, 11, 20)
+    files = made(table, 21, 30)
+    way.lose_commits = 1
+    if work == "archive":
+        assert table.commit(files, watermark=30, after=20).watermark == 30
+    elif work == "compact":
+        list(Compactor(tables(root)).run(everything=True))
+    else:
+        assert delete(table, [7]) == {7}
+    assert way.lose_commits == 0
+    assert (
+        sequences(root)
+        == {
+            "archive": list(range(1, 31)),
+            "compact": list(range(1, 21)),
+            "delete": [number for number in range(1, 21) if number != 7],
+        }[work]
+    )
+
+
 KILLED = """
 import os, sys, time
 from aviso_server.lake.storage import ObjectStorage

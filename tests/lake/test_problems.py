@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from aviso_server.errors import PipelineError
 from aviso_server.lake.problems import problems, refuse_unusable
 from aviso_server.lake.table import Table
+from aviso_server.spark.archiver import ArchiveStatus
 from tests.harness import Server
 from tests.harness.objects import environment, store_running
 from tests.harness.patience import PATIENCE
@@ -88,6 +89,8 @@ def test_an_archive_that_is_fine_or_not_there_yet_has_none(tmp_path: Path) -> No
     assert problems("ftp://x/y") == [
         "archive.path: 'ftp://x/y' cannot be reached; accepted: a folder, file://…, s3://…, s3a://…"
     ]
+    (found,) = problems("hdfs://namenode/archive")
+    assert found.endswith("s3a://…; hdfs:// needs Hadoop's own library on every machine: mount it as a folder")
 
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -111,6 +114,18 @@ def test_a_table_that_asks_for_more_than_we_know(tmp_path: Path, name: str) -> N
         with pytest.raises(PipelineError) as refused:
             each.commit(files, watermark=20, after=10)
         assert str(refused.value) == found
+
+
+def test_nothing_is_trimmed_while_a_table_cannot_be_read(tmp_path: Path) -> None:
+    table, status = write(tmp_path, 1, 10), ArchiveStatus(str(tmp_path))
+    status.read()
+    assert status.streams()["flood"].gapless == 10
+    alter(table, {"protocol": PROTOCOLS["deletion vectors"][0]})
+    status.read()
+    found = status.streams()["flood"]
+    assert (found.last, found.gapless) == (10, 0)
+    assert found.last_error is not None
+    assert ALTERED in found.last_error
 
 
 @pytest.mark.parametrize(("kind", "shown"), [(None, "gone"), ("long", "long")])

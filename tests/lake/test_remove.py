@@ -63,6 +63,19 @@ def test_a_wipe_leaves_one_empty_file(tmp_path: Path) -> None:
     assert sequences(tmp_path) == list(range(41, 51))
 
 
+def test_a_wipe_needs_nothing_of_the_files_that_it_removes(tmp_path: Path) -> None:
+    for first in (1, 11, 21):
+        table = write(tmp_path, first, first + 9, missing={first + 8, first + 9})
+    for each in table.snapshot().files[:2]:
+        Path(each.path).unlink()
+    wipe(table, 25)
+    assert sequences(tmp_path) == [26, 27, 28]
+    assert (ranges(tmp_path), table.snapshot().gapless) == ([(1, 20), (21, 30)], 30)
+    Path(table.snapshot().files[-1].path).unlink()
+    wipe(table, 30)
+    assert (sequences(tmp_path), ranges(tmp_path)) == ([], [(1, 30)])
+
+
 def test_rows_on_their_way_are_removed_before_they_are_committed(tmp_path: Path) -> None:
     table, removals = Table(str(tmp_path), "flood"), Removals()
     files = made(table, 1, 20)

@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from aviso_server.errors import PipelineError
+from aviso_server.lake.files import rewrite
 from aviso_server.lake.table import Conflict, Snapshot, Table, Tables, VersionGone, stream_folder, streams
 from tests.lake.scene import made, ranges, rows_in, sequences, write
 
@@ -231,3 +233,22 @@ def test_a_table_as_it_was_at_a_time(tmp_path: Path) -> None:
     with table.held(table.version_at(moment())) as now:
         assert now == table.snapshot()
         assert [each.rows for each in now.files] == [19]
+
+
+def test_a_footer_that_could_not_be_read_for_a_moment_is_read_again(tmp_path: Path) -> None:
+    write(tmp_path, 1, 10)
+    write(tmp_path, 11, 20, missing={19, 20})
+    table = Table(str(tmp_path), "flood")
+    file = Path(write(tmp_path, 21, 30).snapshot().files[1].path)
+    away = file.rename(tmp_path / "away")
+    assert table.snapshot().missing == [(19, 20)], "what is not known to be covered is not"
+    away.rename(file)
+    assert table.snapshot().missing == []
+
+
+def test_a_file_that_takes_the_place_of_another_covers_what_its_footer_says(tmp_path: Path) -> None:
+    table = write(tmp_path, 1, 10, missing={9, 10})
+    (file,) = table.snapshot().files
+    narrow = msgspec.structs.replace(file, last=8)  # as long as the footer could not be read
+    table.commit([rewrite(table.storage, table.folder, [narrow])], [file])
+    assert (ranges(tmp_path), table.snapshot().gapless) == ([(1, 10)], 10)

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from aviso_server.errors import PipelineError
-from aviso_server.lake.files import DataFile, NewFile, discard, rewrite
+from aviso_server.lake.files import DataFile, NewFile, rewrite
 from aviso_server.lake.storage import Storage
 from aviso_server.lake.table import KEEP_HOURS, Conflict, Table, Tables
 
@@ -70,8 +70,17 @@ class Compactor:
                 _complain(stream, str(error))
 
     def vacuum(self, hours: int = KEEP_HOURS) -> int:
-        """Remove from disk what commits have removed so many hours ago; how many files."""
-        return sum(self._tables.of(stream).vacuum(hours) for stream in self._tables.streams())
+        """Remove from disk what commits have removed so many hours ago; how many files.
+
+        A table that cannot be read keeps no other one from being vacuumed.
+        """
+        removed = 0
+        for stream in self._tables.streams():
+            try:
+                removed += self._tables.of(stream).vacuum(hours)
+            except PipelineError as error:
+                _complain(stream, str(error))
+        return removed
 
     def _merge(self, table: Table, groups: Sequence[Sequence[DataFile]], merged: Merged) -> bool:
         """Make one file of each group; False if none was brought into the table."""
@@ -84,10 +93,7 @@ class Compactor:
             try:
                 table.commit([made], parts[name], data_change=False)
             except Conflict:
-                discard(table.storage, [made])  # another writer has replaced one of them meanwhile
-            except BaseException:
-                discard(table.storage, [made])
-                raise
+                continue  # another writer has replaced one of them meanwhile
             else:
                 done += 1
                 merged(table.stream, len(parts[name]))

@@ -259,7 +259,7 @@ def rewrite(
             parquet = pq.ParquetFile(content)
             schemas.append(parquet.schema_arrow.remove_metadata())
             covers.append(covered_by(parquet.metadata) or Covered(file.first, file.last))
-    first, last, schema = files[0].first, files[-1].last, joined_schema(schemas)
+    first, last, schema = covers[0].first, covers[-1].last, joined_schema(schemas)
     writer = FileWriter(
         storage, folder, first, last, schema, lambda low, high: explained(low, high, covers, **more), whole=True
     )

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 
 from aviso_server.lake.files import Covered, DataFile, FileWriter, NewFile, discard, rewrite
 from aviso_server.lake.ranges import Range, clipped, joined_ranges, without_ranges
+from aviso_server.lake.schema import file_schema
 from aviso_server.lake.storage import Storage
 from aviso_server.lake.table import Conflict, Table
+from aviso_server.model.batch import STORED
 
 __all__ = ["Removals", "Removed", "applied", "delete", "wipe"]
 
@@ -131,37 +133,31 @@ def delete(table: Table, sequences: Collection[int]) -> set[int]:
             table.commit(made, gone)
             return found
         except Conflict:
-            discard(table.storage, made)
             if attempt == _MOST_ATTEMPTS - 1:
                 raise
     raise AssertionError("not reached")
 
 
 def wipe(table: Table, through: int) -> None:
-    """Remove everything up to a sequence, in one commit: one empty file is left of it."""
+    """Remove everything up to a sequence, in one commit: one empty file is left of it, also if some are broken."""
     for attempt in range(_MOST_ATTEMPTS):
         snapshot = table.snapshot()
         files = [each for each in snapshot.files if each.first <= through]
         if not files or all(not each.rows and each.last <= through for each in files):
             return
-        last = max(each.last for each in files)
-        removed = Removed(min(through, last))
-        whole = [each for each in files if each.last <= through]
+        partly = [each for each in files if each.last > through]
+        end = min([through, snapshot.watermark, *(each.first - 1 for each in partly)])
         made: list[NewFile] = []
-        if whole:
-            high = max(each.last for each in whole)
-            with table.storage.open(whole[-1].path) as content:
-                schema = pq.read_schema(content).remove_metadata()
-            made += FileWriter(table.storage, table.folder, 1, high, schema, _wiped).finish()
-        for file in files:
-            if file not in whole:
-                reasons = removed.reasons(file.first, file.last)
-                made.append(rewrite(table.storage, table.folder, [file], removed.without, **reasons))
+        if end > 0:
+            schema = file_schema([each for each in STORED if each.name in snapshot.columns], snapshot.columns)
+            made += FileWriter(table.storage, table.folder, 1, end, schema, _wiped).finish()
+        for file in partly:
+            reasons = Removed(through).reasons(file.first, file.last)
+            made.append(rewrite(table.storage, table.folder, [file], Removed(through).without, **reasons))
         try:
             table.commit(made, files)
             return
         except Conflict:
-            discard(table.storage, made)
             if attempt == _MOST_ATTEMPTS - 1:
                 raise
 

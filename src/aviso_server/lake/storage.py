@@ -299,9 +299,13 @@ def storage_of(root: str) -> Storage:
     """The storage for an archive; PipelineError if its address is of no kind that we can reach."""
     if is_local(root):
         return LOCAL
-    if urlsplit(root).scheme in ("s3", "s3a"):
+    scheme = urlsplit(root).scheme
+    if scheme in ("s3", "s3a"):
         return _object_storage(*((name, os.environ[name]) for name in _SETTINGS if name in os.environ))
-    raise PipelineError(f"archive.path: '{root}' cannot be reached; accepted: a folder, file://…, s3://…, s3a://…")
+    words = "; hdfs:// needs Hadoop's own library on every machine: mount it as a folder" if scheme == "hdfs" else ""
+    raise PipelineError(
+        f"archive.path: '{root}' cannot be reached; accepted: a folder, file://…, s3://…, s3a://…{words}"
+    )
 
 
 def is_local(path: str) -> bool:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
@@ -31,7 +31,7 @@ from deltalake.schema import PrimitiveType, StructType
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from aviso_server.errors import PipelineError
-from aviso_server.lake.files import Covered, DataFile, NewFile, covered_by
+from aviso_server.lake.files import Covered, DataFile, NewFile, covered_by, discard
 from aviso_server.lake.ranges import Range, clipped, without_ranges
 from aviso_server.lake.schema import BBOX_KIND, CORNERS
 from aviso_server.lake.storage import LOCAL, Storage, joined
@@ -150,6 +150,7 @@ class Table:
         self._snapshot = Snapshot()
         self._stamp: str | None = None  # of the commit that made it
         self._covered: dict[str, Covered] = {}  # by the names of files, which never change
+        self._unread = False  # a footer could not be read, perhaps only for now
         self._held: Counter[str] = Counter()  # names of files that somebody reads
 
     def snapshot(self) -> Snapshot:
@@ -165,7 +166,8 @@ class Table:
                     return self._snapshot
             else:
                 self._delta.update_incremental()
-            if self._delta.version() != self._snapshot.version:
+            if self._delta.version() != self._snapshot.version or self._unread:
+                self._unread = False
                 self._snapshot = self._read(self._delta)
                 self._stamp = self.storage.stamp(self._commit_file(self._snapshot.version))
             return self._snapshot
@@ -227,28 +229,56 @@ class Table:
     ) -> Snapshot:
         """Add files, remove others and move the watermark, all at once and durably; the table as it is then.
 
-        Conflict if a file to remove is gone already, or if the watermark is not `after` any more.
+        Conflict if a file to remove is gone already, or if the watermark is not `after` any more. New files of a commit
+        that was certainly not made are discarded; while that is not certain they stay, and vacuum removes them later.
         """
         gone = list(remove)
         with self._lock, self._clearly():
-            for _ in range(_MOST_ATTEMPTS):
-                now = self.snapshot()
-                if now.refused is not None:
-                    raise PipelineError(now.refused)
-                if after is not None and now.watermark != after:
-                    raise Conflict(
-                        f"stream '{self.stream}' was to be archived from sequence {after + 1} on, and is archived up "
-                        f"to {now.watermark} already: another server or command archives it too"
-                    )
-                if lost := [each.name for each in gone if each.name not in now.names]:
-                    raise Conflict(f"stream '{self.stream}': another writer has replaced {lost[0]}")
-                try:
-                    self._write(now, add, gone, watermark, data_change)
-                except CommitFailedError:
-                    continue  # somebody was faster
-                self.storage.settle(self._commit_file(now.version + 1))
-                return self.snapshot()
-        raise Conflict(f"stream '{self.stream}': other writers were faster {_MOST_ATTEMPTS} times")
+            refused = True  # certainly no commit has named the new files yet
+            try:
+                for _ in range(_MOST_ATTEMPTS):
+                    now = self.snapshot()
+                    self._check_fit(now, gone, after)
+                    refused = False
+                    try:
+                        self._write(now, add, gone, watermark, data_change)
+                    except (DeltaError, OSError) as error:
+                        made_by = self._author(now.version + 1, add)
+                        if made_by == "others":
+                            refused = True
+                        if made_by != "us" and not isinstance(error, CommitFailedError):
+                            raise
+                        if made_by != "us":
+                            continue  # somebody was faster
+                    self.storage.settle(self._commit_file(now.version + 1))
+                    return self.snapshot()
+                raise Conflict(f"stream '{self.stream}': other writers were faster {_MOST_ATTEMPTS} times")
+            except BaseException:
+                if refused:
+                    with suppress(OSError):
+                        discard(self.storage, add)
+                raise
+
+    def _check_fit(self, now: Snapshot, gone: Iterable[DataFile], after: int | None) -> None:
+        """PipelineError if nothing can be written to the table, Conflict if a commit does not fit it any more."""
+        if now.refused is not None:
+            raise PipelineError(now.refused)
+        if after is not None and now.watermark != after:
+            raise Conflict(
+                f"stream '{self.stream}' was to be archived from sequence {after + 1} on, and is archived up to "
+                f"{now.watermark} already: another server or command archives it too"
+            )
+        if lost := [each.name for each in gone if each.name not in now.names]:
+            raise Conflict(f"stream '{self.stream}': another writer has replaced {lost[0]}")
+
+    def _author(self, version: int, add: Sequence[NewFile]) -> Literal["us", "others", "nobody"]:
+        """Say who made a version: a store may have taken a commit and its answer got lost."""
+        path = self._commit_file(version)
+        if self.storage.stamp(path) is None:
+            return "nobody"
+        with self.storage.open(path) as content:
+            text = content.read()
+        return "us" if any(each.name.encode() in text for each in add) else "others"
 
     def vacuum(self, hours: int = KEEP_HOURS) -> int:
         """Remove files from disk that commits have removed so many hours ago; how many. Never those that are held."""
@@ -317,6 +347,7 @@ class Table:
         try:
             covered = self.covered(file)
         except (OSError, pa.ArrowException):
+            self._unread = True
             return file  # whoever reads it says so
         return msgspec.structs.replace(file, first=covered.first, last=covered.last)
 

@@ -106,7 +106,7 @@ class StreamStatus(msgspec.Struct, frozen=True):
 
     first: int = 1  # the oldest sequence that it covers; one more than `last` if it is empty
     last: int = 0  # the newest one
-    gapless: int = 0  # the end of the part without a gap: the log may let go of everything up to here
+    gapless: int = 0  # the end of the part without a gap: the log may trim up to here; 0 if the table cannot be read
     files: int = 0
     bytes: int = 0
     archived_at: str | None = None  # when it last grew
@@ -124,6 +124,7 @@ class ArchiveStatus:
         self.rows = 0  # archived since the start
         self._lock = threading.Lock()
         self._snapshots: dict[str, Snapshot] = {}
+        self._unreadable: set[str] = set()  # streams whose table could not be read when it was last looked at
         self._errors: dict[str, str] = {}  # of streams, while they last
         self._log: dict[str, LogStream] = {}
 
@@ -164,7 +165,9 @@ class ArchiveStatus:
     def refresh(self, stream: str) -> Snapshot:
         """Look at a stream again; PipelineError if its table cannot be read."""
         with self._lock:
+            self._unreadable.add(stream)
             found = self._snapshots[stream] = self.tables.of(stream).snapshot()
+            self._unreadable.discard(stream)
             return found
 
     def snapshot(self, stream: str) -> Snapshot:
@@ -226,7 +229,7 @@ class ArchiveStatus:
         return StreamStatus(
             first=1,
             last=snapshot.watermark,
-            gapless=snapshot.gapless,
+            gapless=0 if name in self._unreadable else snapshot.gapless,
             files=len(snapshot.files),
             bytes=sum(each.bytes for each in snapshot.files),
             archived_at=seconds_text(int(max((each.modified for each in snapshot.files), default=0))),
@@ -495,14 +498,13 @@ class Archiver:
 
     def _commit(self, stream: str, files: list[NewFile], committed: Committed) -> None:
         status, table = self.status, self.status.table(stream)
-        before, last = status.watermark(stream), files[-1].last
+        before, last = files[0].first - 1, files[-1].last  # the status may know by now that others were faster
         try:
             # what is removed from now on is removed from the table, because the watermark includes it
             with status.removals.settling(stream, last) as removed:
                 files = applied(table.storage, table.folder, files, removed)
                 table.commit(files, watermark=last, after=before)
         except PipelineError:
-            discard(table.storage, files)
             with contextlib.suppress(PipelineError):
                 status.refresh(stream)  # whoever was faster has moved the watermark
             raise

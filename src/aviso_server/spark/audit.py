@@ -694,11 +694,7 @@ class Repairer:
             discard(self._storage, [made])
             return False
         ask_recount(root, stream, first, last, self._storage)
-        try:
-            table.commit([made], files)
-        except Conflict:
-            discard(self._storage, [made])
-            raise
+        table.commit([made], files)
         ask_recount(root, stream, first, last, self._storage)
         return True
 

@@ -17,7 +17,7 @@ from aviso_server.lake.table import Table, streams
 from aviso_server.spark.archiver import Archiver, ArchiveSettings, ArchiveStatus
 from tests.harness import Server
 from tests.lake.scene import made, ranges
-from tests.spark.archive.keeping import archived, in_log
+from tests.spark.archive.keeping import archived, in_log, until
 from tests.spark.scene import CONFIGURATION, publish_floods, publish_tides
 
 
@@ -193,6 +193,33 @@ def test_two_archivers_at_once_archive_everything_once(server: Server, tmp_path:
     assert all("another server or command archives it too" in words for words in refused)
     assert len(refused) < 2
     assert archived(str(root), "tide").equals(in_log(server, "tide"))
+
+
+@pytest.mark.usefixtures("spark")
+def test_one_who_hears_while_it_writes_that_another_was_faster_adds_nothing(server: Server, tmp_path: Path) -> None:
+    publish_floods(server, 1, 5)
+    publish_tides(server, 1, 5)
+    root, refused = tmp_path / "archive", list[str]()
+    slow, quick = (Archiver(str(root), tmp_path / name, "local[2]") for name in ("slow", "quick"))
+    for archiver in (slow, quick):
+        archiver.open()
+
+    def work() -> None:
+        try:
+            slow.run_once(ArchiveSettings(url=server.url))
+        except PipelineError as error:
+            refused.append(str(error))
+
+    thread = threading.Thread(target=work)
+    with slow.status.removals.settling("floods", 0):  # it waits here with its first commit, and its second is planned
+        thread.start()
+        until(lambda: any(root.glob("floods/*.parquet")) and any(root.glob("tide/*.parquet")), 60)
+        quick.run_once(ArchiveSettings(url=server.url))
+        slow.status.refresh("tide")
+    thread.join()
+    assert [each for each in refused if "another server or command archives it too" in each] == refused != []
+    for event_type, stream in (("flood", "floods"), ("tide", "tide")):
+        assert archived(str(root), stream).equals(in_log(server, event_type))
 
 
 @pytest.mark.usefixtures("spark")
