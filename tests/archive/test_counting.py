@@ -14,7 +14,7 @@ from aviso_server.errors import LogUnavailable
 from aviso_server.http.routes.explanation import Counted, count
 from aviso_server.log.sqlite.writer import TRIM_SECONDS
 from aviso_server.model.times import Span
-from tests.archive.shelf import Shelf, archived_hub, replayed, shelf_log, trimmed_to
+from tests.archive.memory_archive import MemoryArchive, archived_hub, archived_log, replayed, trimmed_to
 from tests.delivery.scene import TIDE, hub_on, publish, roomy, settled
 
 pytestmark = pytest.mark.usefixtures("quick_retention")
@@ -49,13 +49,13 @@ def test_a_count_is_what_a_replay_brings(tmp_path: Path, archived: int, seed: in
     """Deletes on both sides, any boundary, any start; the intervals are those of the notifications' times."""
 
     async def run() -> None:
-        chance, shelf = random.Random(seed), Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, Minutes(), max_messages=30), shelf) as hub:
+        chance, archive = random.Random(seed), MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, Minutes(), max_messages=30), archive) as hub:
             times = [
                 (await publish(hub.store.log, port=chance.choice("ab"), level=each))[0].time for each in range(100)
             ]
             if archived:
-                await shelf.take(hub.store.log, archived)
+                await archive.take(hub.store.log, archived)
                 await trimmed_to(hub.store.log, min(archived, 70))
             for sequence in chance.sample(range(1, 101), 15):
                 assert await hub.store.delete("tides", sequence)
@@ -76,35 +76,35 @@ def test_a_count_is_what_a_replay_brings(tmp_path: Path, archived: int, seed: in
 
 def test_what_is_archived_is_counted_there_and_the_rest_in_the_log(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path), archive) as hub:
             await publish(hub.store.log, 50)
             assert (await counted(hub)).sources == ["log"]
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             found = await counted(hub)
-            assert (found.tally.total, found.sources, shelf.counts) == (50, ["archive"], [(1, 50)])
+            assert (found.tally.total, found.sources, archive.counts) == (50, ["archive"], [(1, 50)])
             await publish(hub.store.log, 5)
             found = await counted(hub)
             assert (found.tally.total, found.sources, found.first, found.last) == (55, ["archive", "log"], 1, 55)
-            assert shelf.reads == [], "rows stay where they are"
+            assert archive.reads == [], "rows stay where they are"
 
     asyncio.run(run())
 
 
 def test_a_whole_log_stands_in_for_an_archive_that_is_away(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=20), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=20), archive) as hub:
             await publish(hub.store.log, 10)
-            await shelf.take(hub.store.log)
-            shelf.down = True
+            await archive.take(hub.store.log)
+            archive.down = True
             found = await counted(hub)
-            assert (found.tally.total, found.sources, shelf.counts) == (10, ["log"], [])
-            shelf.down = False
+            assert (found.tally.total, found.sources, archive.counts) == (10, ["log"], [])
+            archive.down = False
             await publish(hub.store.log, 40)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 30)
-            shelf.down = True
+            archive.down = True
             with pytest.raises(LogUnavailable, match="on strike"):
                 await counted(hub)
 
@@ -124,8 +124,8 @@ def test_without_an_archive() -> None:
 
 def test_a_count_that_is_cancelled_lets_go(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path), archive) as hub:
             await publish(hub.store.log, 20_000)
             before = asyncio.all_tasks()
             counting = asyncio.create_task(counted(hub))

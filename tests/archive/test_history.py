@@ -25,7 +25,7 @@ from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 from aviso_server.model.times import Span
 from aviso_server.store import Bounds, Coverage, Version
-from tests.archive.shelf import Shelf, archived_hub, begin_replay, replayed, shelf_log, trimmed_to
+from tests.archive.memory_archive import MemoryArchive, archived_hub, archived_log, begin_replay, replayed, trimmed_to
 from tests.delivery.scene import TIDE, Reader, join, publish, settled
 
 pytestmark = pytest.mark.usefixtures("quick_retention")
@@ -54,17 +54,17 @@ class Hours:
 
 def test_archive_then_log(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=30), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=30), archive) as hub:
             await publish(hub.store.log, 100)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 70)
             await publish(hub.store.log, 5)
             await trimmed_to(hub.store.log, 75)  # from now on the boundary stays where it is
             reader = await replayed(hub, FROM_THE_START)
             assert reader.sequences == list(range(1, 106))
             assert reader.kinds[-2:] == ["replay_completed", "connection-closing"]
-            assert shelf.reads == [(1, 75)], "one boundary"
+            assert archive.reads == [(1, 75)], "one boundary"
             for start in (1, 74, 75, 76, 77, 105):
                 assert (await replayed(hub, Span(from_sequence=start))).sequences == list(range(start, 106))
             assert (await replayed(hub, Span(from_sequence=10, to_sequence=12))).sequences == [10, 11, 12]
@@ -76,25 +76,25 @@ def test_archive_then_log(tmp_path: Path) -> None:
 
 def test_the_archive_is_asked_only_for_what_the_log_let_go_of(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path), archive) as hub:
             await publish(hub.store.log, 50)
-            await shelf.take(hub.store.log)
-            shelf.down = True
+            await archive.take(hub.store.log)
+            archive.down = True
             assert (await replayed(hub, FROM_THE_START)).sequences == list(range(1, 51))
             assert (await replayed(hub, Span(from_time=0))).sequences == list(range(1, 51))
-            assert shelf.reads == []
+            assert archive.reads == []
 
     asyncio.run(run())
 
 
 def test_filters_hold_in_the_archive_too(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=10), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=10), archive) as hub:
             for number in range(60):
                 await publish(hub.store.log, port="oslo" if number % 3 else "bergen", level=number)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 50)
             reader = await replayed(hub, FROM_THE_START, port="bergen", level={"gte": 30})
             assert reader.sequences == [number + 1 for number in range(60) if number % 3 == 0 and number >= 30]
@@ -112,10 +112,10 @@ def test_the_filter_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return choose(self, notifications)
 
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=30), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=30), archive) as hub:
             await publish(hub.store.log, 100)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 70)
             monkeypatch.setattr(Filter, "choose", noted)
             found = [each async for chunk in _read(hub) for each in chunk]
@@ -131,15 +131,15 @@ def test_the_filter_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_was_known_comes_from_the_archive_alone(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf(run=7)
-        async with archived_hub(shelf_log(shelf, tmp_path, Hours(), max_messages=90), shelf) as hub:
+        archive = MemoryArchive(run=7)
+        async with archived_hub(archived_log(archive, tmp_path, Hours(), max_messages=90), archive) as hub:
             for _ in range(60):
                 await publish(hub.store.log, 1)
-            await shelf.take(hub.store.log, 50)
+            await archive.take(hub.store.log, 50)
             past = await hub.store.as_of("tides", 5)
             assert past.version == Version(0, 50)
             assert (await past.state("tides")).last == 50
-            start, end = (shelf.held["tides"][place].time for place in (9, 19))
+            start, end = (archive.held["tides"][place].time for place in (9, 19))
             assert await past.bounds("tides", Span(from_time=start, to_time=end)) == Bounds(10, 20, 1, 50, 0)
             wanted = TIDE.compile({}, "replay")
             found: list[Notification] = []
@@ -161,11 +161,11 @@ def test_what_was_known_comes_from_the_archive_alone(tmp_path: Path) -> None:
 
 def test_by_date(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
+        archive = MemoryArchive()
         clock = Hours()
-        async with archived_hub(shelf_log(shelf, tmp_path, clock, max_messages=10), shelf) as hub:
+        async with archived_hub(archived_log(archive, tmp_path, clock, max_messages=10), archive) as hub:
             times = [(await publish(hub.store.log))[0].time for _ in range(40)]
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 30)
             for place in (0, 10, 29, 30, 31, 39):
                 at = times[place]
@@ -183,10 +183,10 @@ def test_a_date_between_deleted_notifications(tmp_path: Path) -> None:
     """The oldest of the log are deleted, so the log's first is further on than what retention removed."""
 
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, Hours(), max_messages=10), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, Hours(), max_messages=10), archive) as hub:
             times = [(await publish(hub.store.log))[0].time for _ in range(20)]
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 10)
             for sequence in (11, 12):
                 assert await hub.store.delete("tides", sequence)
@@ -201,15 +201,15 @@ def test_watch_from_the_archive_into_the_present(tmp_path: Path) -> None:
     """Publishing, archiving and retention go on meanwhile."""
 
     async def run() -> None:
-        shelf = Shelf(run=7)
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=20), shelf) as hub:
+        archive = MemoryArchive(run=7)
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=20), archive) as hub:
             await publish(hub.store.log, 200)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 180)
             _, reader = await join(hub, FROM_THE_START)
             for _ in range(60):
                 await publish(hub.store.log, 5)
-                await shelf.take(hub.store.log)
+                await archive.take(hub.store.log)
                 await asyncio.sleep(0.002)
             await settled(lambda: len(reader.sequences) == 500)
             assert reader.sequences == list(range(1, 501))
@@ -221,8 +221,8 @@ def test_watch_from_the_archive_into_the_present(tmp_path: Path) -> None:
 @pytest.mark.parametrize("watching", [True, False])
 def test_a_slow_reader_whom_retention_overtakes_goes_on_in_the_archive(tmp_path: Path, watching: bool) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=50), shelf, buffer_bytes=10_000) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=50), archive, buffer_bytes=10_000) as hub:
             reader = Reader()
             if watching:
                 await join(hub, reader=reader)
@@ -235,26 +235,26 @@ def test_a_slow_reader_whom_retention_overtakes_goes_on_in_the_archive(tmp_path:
                 reader.stop()
                 await begin_replay(hub, FROM_THE_START, reader)
             await asyncio.sleep(0.05)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, many - 50)
             await publish(hub.store.log, 10)
             reader.resume()
             wanted = many + 10 if watching else many
             await settled(lambda: reader.received.count(b'"specversion"') == wanted)
             assert reader.sequences == list(range(1, wanted + 1))
-            assert shelf.reads, "the log had let go of it"
+            assert archive.reads, "the log had let go of it"
 
     asyncio.run(run())
 
 
 def test_an_archive_that_is_away_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=10), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=10), archive) as hub:
             await publish(hub.store.log, 50)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 40)
-            shelf.down = True
+            archive.down = True
             reader = await replayed(hub, FROM_THE_START)
             assert reader.kinds == ["error", "connection-closing"]
             assert reader.reason == "end_of_stream"
@@ -266,23 +266,23 @@ def test_an_archive_that_is_away_is_an_error_and_not_a_gap(tmp_path: Path) -> No
             _, live = await join(hub)
             await publish(hub.store.log)
             await settled(lambda: live.sequences == [51])
-            assert shelf.open_reads == 0
+            assert archive.open_reads == 0
 
     asyncio.run(run())
 
 
 def test_it_breaks_off_in_the_middle(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf(run=10)
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=10), shelf) as hub:
+        archive = MemoryArchive(run=10)
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=10), archive) as hub:
             await publish(hub.store.log, 1000, size=1000)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 990)
             reader = Reader()
             reader.stop()
             await begin_replay(hub, FROM_THE_START, reader)
             await asyncio.sleep(0.05)
-            shelf.down = True
+            archive.down = True
             reader.resume()
             await settled(lambda: reader.ended)
             assert reader.kinds[-2:] == ["error", "connection-closing"]
@@ -294,37 +294,37 @@ def test_it_breaks_off_in_the_middle(tmp_path: Path) -> None:
 
 def test_a_reader_who_leaves_ends_the_work(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf(run=1)
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=1), shelf) as hub:
+        archive = MemoryArchive(run=1)
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=1), archive) as hub:
             await publish(hub.store.log, 300)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 299)
             reader = Reader()
             reader.stop()
             replay = await begin_replay(hub, FROM_THE_START, reader)
             watcher, _ = await join(hub, FROM_THE_START, reader=reader)
-            await settled(lambda: shelf.open_reads == 2)
+            await settled(lambda: archive.open_reads == 2)
             hub.release(replay)
             hub.release(watcher)
-            await settled(lambda: shelf.open_reads == 0)
+            await settled(lambda: archive.open_reads == 0)
 
     asyncio.run(run())
 
 
 def test_only_the_newest_of_each_topic_in_the_log_but_all_in_history(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, allow_duplicates=False), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, allow_duplicates=False), archive) as hub:
             for number in range(60):
                 await publish(hub.store.log, level=number % 6)
             assert (await hub.store.log.state("tides")).count == 60
-            await shelf.take(hub.store.log, 50)
+            await archive.take(hub.store.log, 50)
             await trimmed_to(hub.store.log, 50)
             # 51 to 60 are not archived; of the others those go that are not the newest of their topic
             held = [each.sequence for each in (await hub.store.log.read("tides", 1, 60, 100)).notifications]
             assert held == list(range(51, 61))
             assert (await replayed(hub, FROM_THE_START)).sequences == list(range(1, 61))
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 54)
             held = [each.sequence for each in (await hub.store.log.read("tides", 1, 60, 100)).notifications]
             assert held == list(range(55, 61))
@@ -342,11 +342,11 @@ def test_what_was_gone_before_there_was_an_archive(tmp_path: Path) -> None:
         await log.open()
         await publish(log, 100)
         await log.close()
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=20), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=20), archive) as hub:
             assert (await replayed(hub, FROM_THE_START)).sequences == list(range(81, 101))
             await publish(hub.store.log, 30)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 110)
             assert (await replayed(hub, FROM_THE_START)).sequences == list(range(81, 131))
 
@@ -368,10 +368,10 @@ async def in_form(hub: Hub, form: Format, span: Span) -> bytes:
 
 def test_forms(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=20), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=20), archive) as hub:
             await publish(hub.store.log, 90)
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             await trimmed_to(hub.store.log, 70)
             lines = await in_form(hub, JsonLines("tides", hub.renderer("tide"), "the-request"), Span(from_sequence=5))
             assert lines.count(b'"specversion"') == 86
@@ -392,17 +392,17 @@ def test_forms(tmp_path: Path) -> None:
 
 def test_delete_and_wipe_reach_both(tmp_path: Path) -> None:
     async def run() -> None:
-        shelf = Shelf()
-        async with archived_hub(shelf_log(shelf, tmp_path, max_messages=10), shelf) as hub:
+        archive = MemoryArchive()
+        async with archived_hub(archived_log(archive, tmp_path, max_messages=10), archive) as hub:
             await publish(hub.store.log, 30)
-            await shelf.take(hub.store.log, 25)
+            await archive.take(hub.store.log, 25)
             await trimmed_to(hub.store.log, 20)
             delete = hub.store.delete
             # only in the archive, in both, only in the log; then again, and never given out
             assert [await delete("tides", each) for each in (5, 23, 28, 5, 23, 28, 31)] == [True] * 3 + [False] * 4
             kept = [each for each in range(1, 31) if each not in (5, 23, 28)]
             assert (await replayed(hub, FROM_THE_START)).sequences == kept
-            await shelf.take(hub.store.log)
+            await archive.take(hub.store.log)
             assert (await replayed(hub, FROM_THE_START)).sequences == kept
             assert await hub.store.wipe("tides") == 8
             assert (await replayed(hub, FROM_THE_START)).sequences == []
@@ -418,11 +418,11 @@ def test_a_gap_that_nobody_holds_closes_a_watcher() -> None:
     """A log that does not wait for the archive, as a broker's: what was in neither is lost, and is not passed over."""
 
     async def run() -> None:
-        shelf = Shelf()
+        archive = MemoryArchive()
         log = MemoryLog(max_history_per_topic=50)
-        async with archived_hub(log, shelf, buffer_bytes=5_000) as hub:
+        async with archived_hub(log, archive, buffer_bytes=5_000) as hub:
             await publish(log, 10)
-            await shelf.take(log)
+            await archive.take(log)
             _, reader = await join(hub)
             reader.stop()
             for _ in range(20):
@@ -431,7 +431,7 @@ def test_a_gap_that_nobody_holds_closes_a_watcher() -> None:
             reader.resume()
             await settled(lambda: reader.ended)
             assert reader.reason == "end_of_stream"
-            assert (await shelf.coverage("tides")) == Coverage(1, 10)
+            assert (await archive.coverage("tides")) == Coverage(1, 10)
 
     asyncio.run(run())
 
@@ -442,9 +442,9 @@ def test_whatever_happens_each_reader_gets_each_once(tmp_path: Path, seed: int) 
 
     async def run() -> None:
         chance = random.Random(seed)
-        shelf = Shelf(run=chance.choice([1, 9, 200]))
-        log = shelf_log(shelf, tmp_path, max_messages=chance.choice([1, 20, 200]))
-        async with archived_hub(log, shelf, buffer_bytes=4_000) as hub:
+        archive = MemoryArchive(run=chance.choice([1, 9, 200]))
+        log = archived_log(archive, tmp_path, max_messages=chance.choice([1, 20, 200]))
+        async with archived_hub(log, archive, buffer_bytes=4_000) as hub:
             watchers: list[tuple[int, Reader]] = []
             replays: list[tuple[int, int, Reader]] = []
             last = 0
@@ -453,7 +453,7 @@ def test_whatever_happens_each_reader_gets_each_once(tmp_path: Path, seed: int) 
                     case 0 | 1:
                         last += len(await publish(log, chance.randrange(1, 40), size=50))
                     case 2:
-                        await shelf.take(log, chance.randrange(last + 1))
+                        await archive.take(log, chance.randrange(last + 1))
                     case 3 if len(watchers) < 12:
                         start = chance.randrange(1, last + 2)
                         watchers.append((start, (await join(hub, Span(from_sequence=start)))[1]))
@@ -480,7 +480,7 @@ def test_whatever_happens_each_reader_gets_each_once(tmp_path: Path, seed: int) 
 class OvertakenLog(SqliteLog):
     """A log whose retention is at work just before the second batch is read."""
 
-    shelf: Shelf
+    archive: MemoryArchive
     reads = 0
 
     async def read_in_thread(
@@ -489,7 +489,7 @@ class OvertakenLog(SqliteLog):
         self.reads += 1
         if self.reads == 2:
             await publish(self, 1)  # an unarchived one holds nothing back
-            await self.shelf.take(self)
+            await self.archive.take(self)
             await trimmed_to(self, 900)
         return await super().read_in_thread(stream, start, end, limit, topics, work)
 
@@ -498,10 +498,10 @@ def test_what_retention_may_have_cut_is_rendered_once(tmp_path: Path) -> None:
     """Parquet files and counts remember what they have rendered."""
 
     async def run() -> None:
-        shelf = Shelf()
-        log = OvertakenLog(tmp_path, {"tides": StoragePolicy(max_messages=100)}, archived=shelf.watermark)
-        log.shelf = shelf
-        async with archived_hub(log, shelf) as hub:
+        archive = MemoryArchive()
+        log = OvertakenLog(tmp_path, {"tides": StoragePolicy(max_messages=100)}, archived=archive.watermark)
+        log.archive = archive
+        async with archived_hub(log, archive) as hub:
             await publish(log, 1000)
             rendered: list[int] = []
 
@@ -512,6 +512,6 @@ def test_what_retention_may_have_cut_is_rendered_once(tmp_path: Path) -> None:
             found = chunks(hub.store, TIDE.compile({}, "replay"), render, 1, 1000, prefetch=0)
             assert [chunk.count async for chunk in found]
             assert rendered == list(range(1, 1001))
-            assert shelf.reads, "the log had let go of it"
+            assert archive.reads, "the log had let go of it"
 
     asyncio.run(run())

@@ -14,7 +14,7 @@ from aviso_server.log.base import StoragePolicy
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.store import Coverage
-from tests.archive.shelf import Shelf, shelf_log, trimmed_to
+from tests.archive.memory_archive import MemoryArchive, archived_log, trimmed_to
 from tests.delivery.scene import publish
 
 SECOND = 10**9
@@ -50,19 +50,19 @@ async def held(log: SqliteLog) -> list[int]:
 )
 def test_only_what_is_archived_leaves(tmp_path: Path, policy: dict[str, int]) -> None:
     async def run() -> None:
-        shelf, clock = Shelf(), Clock()
-        log = shelf_log(shelf, tmp_path, clock, **policy)
+        archive, clock = MemoryArchive(), Clock()
+        log = archived_log(archive, tmp_path, clock, **policy)
         await log.open()
         await publish(log, 40)
         clock.now += 3601 * SECOND
         await publish(log, 10)
         await asyncio.sleep(0.2)
         assert await held(log) == list(range(1, 51)), "nothing is archived"
-        await shelf.take(log, 25)
+        await archive.take(log, 25)
         await trimmed_to(log, 25)
         await asyncio.sleep(0.1)
         assert await held(log) == list(range(26, 51))
-        await shelf.take(log)
+        await archive.take(log)
         await trimmed_to(log, 40)
         await asyncio.sleep(0.1)
         assert await held(log) == list(range(41, 51))
@@ -77,11 +77,11 @@ def test_a_long_backlog_leaves_little_by_little(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("aviso_server.log.sqlite.writer.TRIM_ROWS", 100)
 
     async def run() -> None:
-        shelf = Shelf()
-        log = shelf_log(shelf, tmp_path, max_messages=7)
+        archive = MemoryArchive()
+        log = archived_log(archive, tmp_path, max_messages=7)
         await log.open()
         await publish(log, 2000)
-        await shelf.take(log)
+        await archive.take(log)
         await trimmed_to(log, 1993)
         assert await held(log) == list(range(1994, 2001))
         await log.close()
@@ -93,19 +93,19 @@ def test_superseded_ones_leave_little_by_little(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("aviso_server.log.sqlite.writer.TRIM_ROWS", 10)
 
     async def run() -> None:
-        shelf = Shelf()
-        log = shelf_log(shelf, tmp_path, allow_duplicates=False)
+        archive = MemoryArchive()
+        log = archived_log(archive, tmp_path, allow_duplicates=False)
         await log.open()
         for number in range(300):
             await publish(log, level=number % 7)
-        await shelf.take(log)
+        await archive.take(log)
         await trimmed_to(log, 293)
         assert await held(log) == list(range(294, 301))
         await publish(log, level=99)
         await publish(log, level=99)
         await asyncio.sleep(0.1)
         assert await held(log) == list(range(294, 303)), "301 is superseded, and not archived"
-        await shelf.take(log)
+        await archive.take(log)
         await trimmed_to(log, 301)
         assert await held(log) == [*range(294, 301), 302]
         await log.close()
@@ -126,9 +126,9 @@ def test_without_an_archive_policies_hold_at_once(tmp_path: Path) -> None:
 
 def test_an_archive_that_stays_behind_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        shelf, clock = Shelf(), Clock()
+        archive, clock = MemoryArchive(), Clock()
         policies = {"tides": StoragePolicy(max_messages=5)}
-        log = SqliteLog(tmp_path, policies, clock, archived=shelf.watermark, patience=600 * SECOND)
+        log = SqliteLog(tmp_path, policies, clock, archived=archive.watermark, patience=600 * SECOND)
         await log.open()
         await publish(log, 20)
         clock.now += 599 * SECOND
@@ -140,7 +140,7 @@ def test_an_archive_that_stays_behind_is_said_once(tmp_path: Path, caplog: pytes
                 await asyncio.sleep(0.02)
         assert log.held_back == {"tides"}
         await asyncio.sleep(0.2)
-        await shelf.take(log)
+        await archive.take(log)
         await trimmed_to(log, 15)
         async with asyncio.timeout(60):
             while log.held_back:

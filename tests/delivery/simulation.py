@@ -27,7 +27,7 @@ from aviso_server.log.memory import MemoryLog
 from aviso_server.model.notification import Box, Draft, Notification
 from aviso_server.model.times import Span
 from aviso_server.store import Store
-from tests.archive.shelf import Shelf
+from tests.archive.memory_archive import MemoryArchive
 from tests.delivery.scene import TIDE, Reader
 
 __all__ = ["Step", "in_simulated_time", "make_schedule", "shortest", "simulate"]
@@ -243,11 +243,11 @@ class World:
         self.chance = random.Random(f"world {seed}")
         self.loop = loop
         self.log = self.chance.choice((SimulatedLog, ThreadedSimulatedLog))(self.chance)
-        self.shelf = Shelf(run=self.chance.choice((1, 5, 50)))
+        self.memory_archive = MemoryArchive(run=self.chance.choice((1, 5, 50)))
         self.opened: list[Opened] = []
         self.tasks: set[asyncio.Task[Any]] = set()
         self.standstills = 0  # of live feeds
-        archive = self.chance.choice((self.shelf, None))
+        archive = self.chance.choice((self.memory_archive, None))
         pace = Pace(
             heartbeat_interval=HEARTBEAT,
             max_duration=10**6,
@@ -368,11 +368,11 @@ class World:
 
     async def archive(self, part: float) -> None:
         if self.has_archive and not self.log.failing:
-            await self.shelf.take(self.log, int(len(self.log.stored) * part))
+            await self.memory_archive.take(self.log, int(len(self.log.stored) * part))
 
     async def trim(self, part: float) -> None:
         if self.has_archive:
-            self.log.trim("tides", int(self.shelf.reach.get("tides", 0) * part))
+            self.log.trim("tides", int(self.memory_archive.reach.get("tides", 0) * part))
 
     async def fail(self, seconds: float) -> None:
         self.log.failing = True

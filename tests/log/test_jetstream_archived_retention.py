@@ -18,7 +18,7 @@ from aviso_server.log.jetstream.client import BrokerOptions
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from aviso_server.log.jetstream.log import JetStreamLog
 from aviso_server.model.times import Span
-from tests.archive.shelf import Shelf, archived_hub, replayed, trimmed_to
+from tests.archive.memory_archive import MemoryArchive, archived_hub, replayed, trimmed_to
 from tests.delivery.scene import publish
 from tests.harness.broker import ask, single
 from tests.log.scenario import draft, in_event_loop, sequences, until
@@ -361,13 +361,13 @@ async def test_an_archive_of_another_stream_is_not_relied_on(broker: LocalBroker
 )
 @in_event_loop
 async def test_replays_cross_the_boundary(broker: LocalBroker, policy: dict[str, Any]) -> None:
-    shelf = Shelf()
+    archive = MemoryArchive()
     policies = {"tides": StoragePolicy(**policy)}
-    log = JetStreamLog(BrokerOptions(nats_url=broker.url), policies, archived=shelf.watermark)
-    async with archived_hub(log, shelf) as hub:
+    log = JetStreamLog(BrokerOptions(nats_url=broker.url), policies, archived=archive.watermark)
+    async with archived_hub(log, archive) as hub:
         for level in range(60):
             await publish(log, level=level % 5)
-        await shelf.take(log)
+        await archive.take(log)
         await trimmed_to(log, 50)
         for level in range(10):
             await publish(log, level=level % 5)

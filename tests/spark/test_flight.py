@@ -32,7 +32,7 @@ EVERYTHING = Filter("flood", "flood", "flood").to_json().decode()
 ROWS = 2000
 
 
-class Shelf:
+class MemoryReader:
     """An archive that is read batch by batch, as slowly as a test wants."""
 
     def __init__(self) -> None:
@@ -98,9 +98,9 @@ class Shelf:
 
 class Scene:
     def __init__(self, root: Path) -> None:
-        self.shelf = Shelf()
+        self.reader = MemoryReader()
         self.board = ArchiveStatus(str(root))
-        self.server = FlightServer(TOKEN, self.board, lambda: self.shelf)
+        self.server = FlightServer(TOKEN, self.board, lambda: self.reader)
 
     @contextmanager
     def caller(self, token: str = TOKEN) -> Iterator[Caller]:
@@ -121,7 +121,7 @@ class Scene:
 def scene(tmp_path: Path) -> Iterator[Scene]:
     found = Scene(tmp_path)
     yield found
-    found.shelf.gate.set()
+    found.reader.gate.set()
     found.server.shutdown()
 
 
@@ -133,14 +133,14 @@ def test_a_replay_is_a_stream_of_rows(scene: Scene) -> None:
 
 
 def test_a_replay_that_finds_nothing_is_complete(scene: Scene) -> None:
-    scene.shelf.batches = 0
+    scene.reader.batches = 0
     with scene.replay() as answer:
         assert answer.read_all().num_rows == 0
 
 
 @pytest.mark.parametrize("after", [0, 2], ids=["at once", "half way"])
 def test_a_replay_that_fails_says_why_and_never_looks_complete(scene: Scene, after: int) -> None:
-    scene.shelf.fails_after = after
+    scene.reader.fails_after = after
     with scene.replay() as answer:
         for _ in range(after):
             assert answer.read_chunk().data.num_rows == ROWS
@@ -150,18 +150,18 @@ def test_a_replay_that_fails_says_why_and_never_looks_complete(scene: Scene, aft
 
 
 def test_whoever_leaves_stops_the_work(scene: Scene) -> None:
-    scene.shelf.gate.clear()
+    scene.reader.gate.clear()
     with scene.replay() as answer:
         answer.read_chunk()
-        assert scene.shelf.open == 1
+        assert scene.reader.open == 1
         answer.cancel()
-        until(lambda: scene.shelf.open == 0, PATIENCE)
-    assert scene.shelf.cancelled == 1
+        until(lambda: scene.reader.open == 0, PATIENCE)
+    assert scene.reader.cancelled == 1
 
 
 def test_whoever_breaks_off_stops_the_work(scene: Scene) -> None:
     """Not only one who says so: a server that is killed has no time to cancel anything."""
-    scene.shelf.gate.clear()
+    scene.reader.gate.clear()
     reading = f"""
 import json, os
 from pyarrow import flight
@@ -172,15 +172,15 @@ client.do_get(flight.Ticket(json.dumps(request).encode()), options).read_chunk()
 os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", reading], env={"PYTHONPATH": str(SOURCES)}, check=False, timeout=60)
-    until(lambda: scene.shelf.open == 0 and scene.shelf.cancelled == 1, 60)
+    until(lambda: scene.reader.open == 0 and scene.reader.cancelled == 1, 60)
 
 
 def test_a_slow_reader_holds_the_archive_back(scene: Scene) -> None:
-    scene.shelf.batches = 500
+    scene.reader.batches = 500
     with scene.replay() as answer:
         first = answer.read_chunk().data
         time.sleep(0.5)
-        assert scene.shelf.open == 1, "most of it must still be to come"
+        assert scene.reader.open == 1, "most of it must still be to come"
         assert first.num_rows + answer.read_all().num_rows == 500 * ROWS
 
 
@@ -191,32 +191,32 @@ def test_a_count_is_one_row_of_sums(scene: Scene) -> None:
     with scene.caller() as call:
         (row,) = call.open("count", **COUNT).read_all().to_pylist()
     assert json.loads(row["tally"]) == {"times": [[7, 9]], "cells": [[-1, 5, 3]]}
-    assert scene.shelf.hidden == Removed(3, (8,))
+    assert scene.reader.hidden == Removed(3, (8,))
 
 
 def test_a_count_ends_with_who_asked(scene: Scene) -> None:
-    scene.shelf.gate.clear()
+    scene.reader.gate.clear()
     with scene.caller() as call:
         counts = [call.open("count", **COUNT) for _ in range(3)]
-        until(lambda: scene.shelf.open == 3, PATIENCE)
+        until(lambda: scene.reader.open == 3, PATIENCE)
         for each in counts:
             each.cancel()
-        until(lambda: scene.shelf.open == 0, PATIENCE)
-    assert scene.shelf.cancelled == 3
+        until(lambda: scene.reader.open == 0, PATIENCE)
+    assert scene.reader.cancelled == 3
 
 
 def test_streams_are_bounded(scene: Scene) -> None:
-    scene.shelf.gate.clear()
+    scene.reader.gate.clear()
     with scene.caller() as call:
         held = [call.open("replay", filter=EVERYTHING, start=1, end=10**9) for _ in range(64)]
-        until(lambda: scene.shelf.open == 64, PATIENCE)
+        until(lambda: scene.reader.open == 64, PATIENCE)
         with pytest.raises(flight.FlightServerError) as refused:
             call.open("replay", filter=EVERYTHING, start=1, end=10**9).read_chunk()
         assert refused.value.extra_info == b"more than 64 streams are open"
         for each in held:
             each.cancel()
-        until(lambda: scene.shelf.open == 0, PATIENCE)
-        scene.shelf.gate.set()
+        until(lambda: scene.reader.open == 0, PATIENCE)
+        scene.reader.gate.set()
         assert call.open("replay", filter=EVERYTHING, start=1, end=10**9).read_all().num_rows == 3 * ROWS
 
 

@@ -22,10 +22,10 @@ from aviso_server.model.times import Span
 from aviso_server.store import NOTHING, Coverage, Store, Version
 from tests.delivery.scene import TIDE, Reader, settled
 
-__all__ = ["Shelf", "archived_hub", "replayed", "shelf_log", "trimmed_to"]
+__all__ = ["MemoryArchive", "archived_hub", "archived_log", "replayed", "trimmed_to"]
 
 
-class Shelf:
+class MemoryArchive:
     """Keeps the promises of an archive, without Spark."""
 
     def __init__(self, run: int = 50) -> None:
@@ -131,24 +131,24 @@ class _Gone:
         return self._found
 
 
-def shelf_log(shelf: Shelf, directory: Path, clock: Any = None, **policy: Any) -> SqliteLog:
-    """A log on disk with a policy for the stream `tides`, which lets go only of what is on the shelf."""
+def archived_log(archive: MemoryArchive, directory: Path, clock: Any = None, **policy: Any) -> SqliteLog:
+    """A log on disk with a policy for the stream `tides`, which lets go only of what is on the archive."""
     more = {} if clock is None else {"clock": clock}
-    return SqliteLog(directory, {"tides": StoragePolicy(**policy)}, archived=shelf.watermark, **more)
+    return SqliteLog(directory, {"tides": StoragePolicy(**policy)}, archived=archive.watermark, **more)
 
 
 @asynccontextmanager
-async def archived_hub(log: Log, shelf: Shelf, **pace: Any) -> AsyncIterator[Hub]:
+async def archived_hub(log: Log, archive: MemoryArchive, **pace: Any) -> AsyncIterator[Hub]:
     """A hub on a log with an archive behind it, all running inside the block."""
     await log.open()
-    hub = Hub(Store(log, shelf), "http://localhost", Pace(**pace))
+    hub = Hub(Store(log, archive), "http://localhost", Pace(**pace))
     hub.start()
     try:
         yield hub
     finally:
         await hub.stop()
         await log.close()
-        await settled(lambda: shelf.open_reads == 0)
+        await settled(lambda: archive.open_reads == 0)
 
 
 async def replayed(hub: Hub, span: Span, reader: Reader | None = None, cap: int | None = None, **wanted: Any) -> Reader:
