@@ -379,6 +379,22 @@ def test_what_is_deleted_before_it_is_archived_is_asked_for_again_when_it_is(tmp
     asyncio.run(run())
 
 
+def test_a_delete_reaches_the_archive_although_something_before_it_is_missing(tmp_path: Path) -> None:
+    async def run() -> None:
+        rows = Rows(last=10)
+        rows.gapless = 5
+        async with lake_on(rows, tmp_path) as lake:
+            async with lake.deleting("tides", 12):
+                pass
+            await until(lambda: len(rows.asked) == 1)
+            assert list(lake.journal.pending) == [Removal("delete", "tides", 12)]
+            rows.last = 20
+            await until(lambda: not lake.journal.pending)
+            assert lake.watermark("tides") == 5
+
+    asyncio.run(run())
+
+
 def test_the_log_may_let_go_of_the_gapless_part_only(tmp_path: Path) -> None:
     async def run() -> None:
         rows = Rows(last=1000)

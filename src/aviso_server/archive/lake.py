@@ -319,7 +319,7 @@ class Lake:
             return None
         early = set(answer["early"]) if kind == "delete" else set()
         if kind == "wipe" and answer["early"]:
-            early = {each.sequence for each in removals if each.sequence > self.watermark(stream)}
+            early = {each.sequence for each in removals if each.sequence > self._archived(stream)}
         for each in removals:
             if each.sequence in early:
                 self._early.add(each)  # it is asked for again when it is archived
@@ -409,7 +409,7 @@ class Lake:
         self.statuses = status.streams
         covered = {name: Coverage(each.first, each.last) for name, each in status.streams.items() if each.last}
         self._watermarks = {name: each.gapless for name, each in status.streams.items()}
-        if any(self.watermark(each.stream) >= each.sequence for each in self._early):
+        if any(self._archived(each.stream) >= each.sequence for each in self._early):
             self._due.set()
         await self.known.learn(covered)
         if self.supervisor.state != "running" and self.supervisor.address is address:
@@ -419,6 +419,10 @@ class Lake:
             self._early.clear()  # a new process knows of none
             self._due.set()
 
+    def _archived(self, stream: str) -> int:
+        """The newest sequence that is archived, whatever is missing before it."""
+        return self.statuses[stream].last if stream in self.statuses else 0
+
     async def _hand_over(self) -> None:
         """Tell the archive what is to go, until it has confirmed it."""
         while True:
@@ -426,7 +430,7 @@ class Lake:
             self._due.clear()
             waiting: dict[tuple[str, str], list[Removal]] = {}
             for each in self.journal.pending:
-                early = each in self._early and self.watermark(each.stream) < each.sequence
+                early = each in self._early and self._archived(each.stream) < each.sequence
                 if each not in self._held and not early:
                     waiting.setdefault((each.kind, each.stream), []).append(each)
             for (kind, stream), removals in waiting.items():
