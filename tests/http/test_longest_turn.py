@@ -227,6 +227,63 @@ def test_a_scrape_does_not_hold_the_loop_either() -> None:
     assert (taken := shortest_of(run)) < limit(taken)
 
 
+WATCHERS: dict[str, list[dict[str, Any]]] = {
+    "nobody": [],
+    "somebody who wants all": [{}],
+    "many ranges": [{"IntHandler": {"gt": number}} for number in range(60)],
+    "many long lists": [{"IntHandler": {"in": [-number, *range(71, 135)]}} for number in range(1500)],
+}
+
+
+@pytest.mark.parametrize("watchers", WATCHERS)
+def test_a_large_batch_is_handed_to_watchers_in_slices(watchers: str) -> None:
+    size = 10_000 if len(WATCHERS[watchers]) < 100 else 20
+    body = json.dumps([asking("plain", SAMPLES["plain"] | {"IntHandler": 70}, payload=None)] * size).encode()
+
+    async def publish() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MeasuredLoop)
+        async with Caller(auth=False) as caller:
+            hub = caller.service.hub
+            watching = [asyncio.create_task(open_watch(caller, each)) for each in WATCHERS[watchers]]
+            while len(hub.open_streams) < len(watching):
+                assert not any(each.done() for each in watching)
+                await asyncio.sleep(0.01)
+            loop.longest = 0.0
+            await caller.seconds(("POST", "/api/v1/notifications", b"", JSON, body))
+            flow, before = hub.flow("watch", "plain"), -1
+            while watching and flow.examined < size and flow.examined > before:  # some may have to catch up instead
+                before = flow.examined
+                await asyncio.sleep(0.05)
+            longest = loop.longest
+            for each in watching:
+                each.cancel()
+            await asyncio.wait(watching) if watching else None
+            return longest
+
+    def run() -> float:
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            return runner.run(publish())
+
+    taken = shortest_of(run)
+    assert taken < limit(taken), f"{taken * 1000:.0f} ms in one turn"
+
+
+async def open_watch(caller: Caller, identifier: dict[str, Any]) -> None:
+    """Watch and read everything until the server ends it."""
+    messages: list[Any] = [{"type": "http.request", "body": json.dumps(asking("plain", identifier)).encode()}]
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        await asyncio.Event().wait()
+
+    async def send(_: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/watch", "raw_path": b"/api/v1/watch"}
+    await caller.app({**scope, "query_string": b"", "headers": [], "client": ("127.0.0.1", 1)}, receive, send)
+
+
 def test_every_route_with_a_body_is_here() -> None:
     with_body = {route.path for route in ROUTES if route.body is not None and "{" not in route.path}
     assert with_body <= {path for _, path, _, _, body in REQUESTS.values() if body}

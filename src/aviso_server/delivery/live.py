@@ -34,6 +34,8 @@ _QUEUE_BYTES = 64 * 1024 * 1024
 _COSTLY = 50_000  # edge pairs, about two milliseconds; more than that are compared outside of the event loop
 _MOST_EFFORT = 512  # of one join: about a millisecond
 _TESTED_AT_ONCE = 25 * _COSTLY  # edge pairs that a thread compares before the feed shows that it moves
+_TEST = 50  # what testing a filter without an area costs, in edge pairs
+_TURN_SECONDS = 0.005  # then others get their turn, however much is still to be passed on
 _RESTART_DELAY = 0.1  # seconds
 _LOOKED_AT = 100  # notifications
 _MOST_LOOKS = 5  # in a row at a feed that does not move, though it should: then it is restarted
@@ -370,9 +372,12 @@ class LiveFeed:
     async def _pass_on(self, batch: Sequence[Notification]) -> None:
         touched: dict[Channel, None] = {}
         aside: dict[Channel, None] = {}
+        until = time.perf_counter() + _TURN_SECONDS
         for each in batch:
             if not self._channels:
                 break
+            if time.perf_counter() > until:
+                until = await _next_turn()
             view = View(each, self._positional)
             self._moves += 1
             self.flow.examined += 1
@@ -382,7 +387,7 @@ class LiveFeed:
                 # so that nobody else waits for the tests of large areas
                 aside.update((channel, None) for channel, needed in costs.items() if needed > _COSTLY)
                 doubtful = [channel for channel in doubtful if channel not in aside]
-                if sum(costs.values()) > _COSTLY:
+                if sum(costs.values()) + _TEST * len(doubtful) > _COSTLY:
                     sure += await self._passing_aside(view, doubtful, costs)
                 else:
                     sure += _passing(view, doubtful)
@@ -410,8 +415,9 @@ class LiveFeed:
                     watcher.abort()
                 written += 1
                 self._moves += 1
-                if written % (_WRITES_PER_TURN if len(self._queue) >= _ENOUGH else _EAGER_WRITES_PER_TURN) == 0:
-                    await asyncio.sleep(0)
+                at_once = _WRITES_PER_TURN if len(self._queue) >= _ENOUGH else _EAGER_WRITES_PER_TURN
+                if written % at_once == 0 or time.perf_counter() > until:
+                    until = await _next_turn()
 
     async def _passing_aside(self, view: View, doubtful: list[Channel], costs: dict[Channel, int]) -> list[Channel]:
         """Find those that pass in a thread, some at a time."""
@@ -419,12 +425,18 @@ class LiveFeed:
         some, needed = list[Channel](), 0
         for place, channel in enumerate(doubtful, 1):
             some.append(channel)
-            needed += costs.get(channel, 0)
+            needed += costs.get(channel, _TEST)
             if needed > _TESTED_AT_ONCE or place == len(doubtful):
                 passing += await loop.run_in_executor(self._store.spatial, _passing, view, some)
                 self._moves += 1
                 some, needed = [], 0
         return passing
+
+
+async def _next_turn() -> float:
+    """Let others have their turn; return when the next one is over."""
+    await asyncio.sleep(0)
+    return time.perf_counter() + _TURN_SECONDS
 
 
 def _passing(view: View, doubtful: list[Channel]) -> list[Channel]:
