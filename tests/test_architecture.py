@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ PACKAGE = Path(aviso_server.__file__).parent
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "web" not in path.relative_to(PACKAGE).parts)
 DATA_SOURCE = sorted(Path(pyspark_aviso.__file__).parent.rglob("*.py"))
 LONGEST = 900
+# Names that two rooms need for the same noun; any other name belongs to one module.
+SHARED_NAMES = frozenset({"__init__", "files", "log", "process", "reader", "replay", "subscription"})
 USERS_OF_DATA_SOURCE = frozenset({"errors", "spark", "commands"})
 
 # Room -> the rooms it may import from. Itself and `errors` are always allowed.
@@ -159,6 +162,11 @@ def test_arrows_form_no_circle() -> None:
         assert free, f"these rooms import each other in a circle: {sorted(left)}"
         for room in free:
             del left[room]
+
+
+def test_a_name_means_one_module() -> None:
+    names = Counter(path.stem for path in MODULES)
+    assert {name for name, count in names.items() if count > 1} == SHARED_NAMES
 
 
 @each_module

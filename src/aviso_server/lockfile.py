@@ -6,10 +6,10 @@ import fcntl
 import os
 from pathlib import Path
 
-__all__ = ["Held", "Lockfile", "force_to_disk", "move_into_place", "replace_file"]
+__all__ = ["LockHeld", "Lockfile", "force_to_disk", "move_into_place", "replace_file"]
 
 
-class Held(Exception):
+class LockHeld(Exception):
     """Another process holds the lock; `owner` is its process id, as far as that is known."""
 
     def __init__(self, owner: str) -> None:
@@ -25,7 +25,7 @@ class Lockfile:
         self.descriptor: int | None = None  # a child that inherits it holds the lock too
 
     def take(self) -> None:
-        """Take the lock; raises Held if another process has it."""
+        """Take the lock; raises LockHeld if another process has it."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,7 +33,7 @@ class Lockfile:
         except BlockingIOError:
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
-            raise Held(owner) from None
+            raise LockHeld(owner) from None
         except OSError:
             os.close(descriptor)
             raise

@@ -92,7 +92,9 @@ def test_a_metrics_port_in_use(taken: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
 def test_a_host_that_is_not_ours(host: str, tmp_path: Path) -> None:
-    assert f"{host} is no address of this machine; set application.host" in refused(CONFIG, tmp_path, "--host", host)
+    assert f"{host} is not an address of this machine; set application.host" in refused(
+        CONFIG, tmp_path, "--host", host
+    )
 
 
 def test_a_log_folder_that_cannot_be_made(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_a_server_that_still_looks_for_its_broker_stops_quietly(number: signal.S
         time.sleep(0.02)
     os.kill(server.pid, number)
     assert server.wait() == 0
-    assert server.stderr == "aviso-server: stopped before it listened\n"
+    assert server.stderr == "aviso-server: stopped before it was listening\n"
 
 
 @pytest.mark.parametrize("files", [20_000, 19_999])

@@ -29,9 +29,9 @@ from aviso_server.commands.terminal import (
     print_csv,
     print_json,
     print_table,
-    printable,
 )
 from aviso_server.model.explain import DEFAULT_DAYS, MOST_DAYS
+from aviso_server.model.json_text import printable
 
 __all__ = ["explain", "health", "schema"]
 
@@ -208,13 +208,13 @@ def _say(sentence: str) -> None:
     click.echo("\n".join(map(printable, sentence.split("\n"))))
 
 
-class _Definition(msgspec.Struct, frozen=True):
+class _SchemaDefinition(msgspec.Struct, frozen=True):
     payload: dict[str, bool] | None
     identifier: dict[str, dict[str, Any]]
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    schema: dict[str, _Definition]
+class _SchemaAnswer(msgspec.Struct, frozen=True):
+    schema: dict[str, _SchemaDefinition]
 
 
 @click.command()
@@ -258,26 +258,26 @@ def schema(event_type: str | None, url: str | None, file: Path | None, as_json: 
         click.echo("No event types are configured.")
 
 
-def _from_server(url: str) -> dict[str, _Definition]:
+def _from_server(url: str) -> dict[str, _SchemaDefinition]:
     with connected(url) as client:
         response = client.get("/api/v1/schema")
     if response.status_code != 200:
         fail(refusal(response))
     try:
-        return msgspec.json.decode(response.content, type=_Answer).schema
+        return msgspec.json.decode(response.content, type=_SchemaAnswer).schema
     except msgspec.DecodeError:
         fail(f"what answers at {url} is not an aviso server")
 
 
-def _from_file(file: Path) -> dict[str, _Definition]:
+def _from_file(file: Path) -> dict[str, _SchemaDefinition]:
     settings = load_settings(file)
-    return {kind.name: msgspec.convert(kind.describe(), _Definition) for kind in settings.event_types}
+    return {kind.name: msgspec.convert(kind.describe(), _SchemaDefinition) for kind in settings.event_types}
 
 
 _FIELD = ("field", "type", "required to watch", "limits", "description")
 
 
-def _field_rows(definition: _Definition) -> list[tuple[str, ...]]:
+def _field_rows(definition: _SchemaDefinition) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for field, rules in definition.identifier.items():
         known = {"type", "required", "description"}
@@ -288,7 +288,7 @@ def _field_rows(definition: _Definition) -> list[tuple[str, ...]]:
     return rows
 
 
-def _show_schema(name: str, definition: _Definition) -> None:
+def _show_schema(name: str, definition: _SchemaDefinition) -> None:
     payload = "required" if (definition.payload or {}).get("required") else "optional"
     print_table(_FIELD, _field_rows(definition), title=f"{name} (payload {payload})")
 

@@ -15,11 +15,12 @@ import httpx
 import msgspec
 
 from aviso_server.commands.server_connection import DEFAULT_URL, connected, credentials, refusal, server_options
-from aviso_server.commands.terminal import ReplayProgress, fail, print_json, printable
+from aviso_server.commands.terminal import ReplayProgress, fail, print_json
 from aviso_server.model.event_stream import Frame, frames
+from aviso_server.model.json_text import printable
 
 __all__ = [
-    "Event",
+    "ReceivedEvent",
     "as_line",
     "filter_option",
     "history_options",
@@ -71,7 +72,7 @@ class EventData(msgspec.Struct, frozen=True):
     payload: Any
 
 
-class Event(msgspec.Struct, frozen=True):
+class ReceivedEvent(msgspec.Struct, frozen=True):
     """The members of a CloudEvent that are printed."""
 
     id: str
@@ -137,7 +138,7 @@ def _limit(name: str, text: str, time_of_day: str) -> dict[str, str]:
     return {f"{name}_date": text + time_of_day if _DAY.fullmatch(text) else text}
 
 
-def as_line(event: Event) -> str:
+def as_line(event: ReceivedEvent) -> str:
     """Format a notification for people: id, time, identifier, payload."""
     fields = " ".join(f"{key}={_shown(value)}" for key, value in event.data.identifier.items())
     return printable(f"{event.id}  {event.time}  {fields}  {_shown(event.data.payload, quoted=True)}")
@@ -256,7 +257,7 @@ def _print_replay(response: httpx.Response, as_json: bool, progress: ReplayProgr
     try:
         for frame in _frames(response):
             if frame.event == "replay":
-                event = msgspec.json.decode(frame.data, type=Event)
+                event = msgspec.json.decode(frame.data, type=ReceivedEvent)
                 last = event.id
                 progress.advance(event.sequence)
                 click.echo(frame.data if as_json else as_line(event))
@@ -333,7 +334,7 @@ def watch(
     feed = _Feed(request, {} if start is None else read_limits(start, None))
     try:
         for number, data in enumerate(feed.follow(url or DEFAULT_URL, credentials(token, user)), 1):
-            event = msgspec.json.decode(data, type=Event)
+            event = msgspec.json.decode(data, type=ReceivedEvent)
             click.echo(data if as_json else as_line(event))
             if command is not None:
                 _run(command, event_type, event, data)
@@ -379,7 +380,7 @@ class _Feed:
             self._reached = True
             body = _control(frame, self.last)
             if "specversion" in body:
-                event = msgspec.json.decode(frame.data, type=Event)
+                event = msgspec.json.decode(frame.data, type=ReceivedEvent)
                 self.last, self._limits = event.id, {"from_id": str(event.sequence + 1)}
                 yield frame.data
             live = live or body.get("type") in ("connection_established", "replay_completed")
@@ -388,7 +389,7 @@ class _Feed:
                 self._limits = {"from_date": body["timestamp"]}
 
 
-def _run(command: str, event_type: str, event: Event, data: bytes) -> None:
+def _run(command: str, event_type: str, event: ReceivedEvent, data: bytes) -> None:
     variables = {"ID": event.id, "TIME": event.time, "EVENT_TYPE": event_type}
     variables["PAYLOAD"] = msgspec.json.encode(event.data.payload).decode()
     for name, value in event.data.identifier.items():

@@ -71,10 +71,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _clear_ready_file(ready: Path) -> None:
-    from aviso_server.server.process import make_way
+    from aviso_server.server.process import clear_ready_file
 
     try:
-        make_way(ready)
+        clear_ready_file(ready)
     except OSError as error:
         fail(f"--ready-file: '{ready}' cannot be written: {error.strerror or error}")
 

@@ -8,11 +8,12 @@ import click
 import msgspec
 
 from aviso_server.commands.terminal import FAILED, bar, fail, load_settings, print_json
-from aviso_server.errors import LogError
+from aviso_server.errors import LogError, LogUnavailable, PipelineError
 from aviso_server.log.sqlite.backup import Copy, back_up
 from aviso_server.log.sqlite.backup import restore as restore_copy
-from aviso_server.log.sqlite.damage import Fetch, Repaired, numbers
+from aviso_server.log.sqlite.damage import Fetch, Found, Repaired, numbers
 from aviso_server.log.sqlite.damage import repair as repair_log
+from aviso_server.model.notification import Box, Notification
 
 __all__ = ["backup", "log", "restore"]
 
@@ -156,9 +157,65 @@ def _fetch(file: Path | None, path: Path | None, archive: str | None) -> Fetch |
         archive = settings.archive.path if settings.archive.enabled else None
     if archive is None:
         return None
-    from aviso_server.commands.archived_rows import archived_rows  # brings Arrow
+    return _archived_rows(archive)
 
-    return archived_rows(archive)
+
+def _archived_rows(root: str) -> Fetch:
+    """Return the function that reads the archive in this folder; LogUnavailable if it is not on this machine."""
+    from aviso_server.lake.storage import is_local, local_path  # brings Arrow, which the other commands do without
+    from aviso_server.lake.table import Table
+
+    if not is_local(root):
+        raise LogUnavailable(f"the archive '{root}' is not on this machine; copy it here and name it with --archive")
+
+    def fetch(stream: str, first: int, last: int) -> Found:
+        held: list[Notification] = []
+        covered: set[int] = set()
+        try:
+            files = Table(root, stream).snapshot().files
+        except PipelineError as error:
+            raise LogUnavailable(str(error)) from error
+        for file in files:
+            low, high = max(first, file.first), min(last, file.last)
+            if low > high:
+                continue
+            covered.update(range(low, high + 1))
+            held += _rows(str(local_path(file.path)), low, high)
+        removed = sorted(covered - {each.sequence for each in held})
+        return Found(held, [(each, each) for each in removed])
+
+    return fetch
+
+
+def _rows(path: str, first: int, last: int) -> list[Notification]:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    from aviso_server.model.batch import BOX, STORED
+
+    field = ds.field("sequence")
+    try:
+        file = ds.dataset(path, format="parquet")
+        names = [column.name for column in STORED if column not in BOX or column.name in file.schema.names]
+        table = file.to_table(columns=names, filter=(field >= first) & (field <= last))
+        rows = table.to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise LogUnavailable(f"the archive's file '{path}' cannot be read: {error}") from error
+    return [
+        Notification(
+            row["sequence"],
+            row["time_ns"],
+            row["topic"],
+            _raw(row["identifier"]),
+            _raw(row["payload"]),
+            None if row.get(BOX[0].name) is None else Box(*[row[column.name] for column in BOX]),
+        )
+        for row in rows
+    ]
+
+
+def _raw(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _show_repair(directory: Path, repaired: Repaired) -> None:
@@ -176,6 +233,6 @@ def _show_repair(directory: Path, repaired: Repaired) -> None:
     if not repaired.streams:
         click.echo(f"No damage found in {directory}.")
     elif repaired.usable:
-        click.echo(f"The log in {directory} can be used again; numbering goes on after what was acknowledged.")
+        click.echo(f"The log in {directory} can be used again; numbering continues after the last acknowledgement.")
     else:
         click.echo("The log cannot be used. Restore it from a copy, or give these up with --accept-loss.")

@@ -9,7 +9,8 @@ import click
 
 from aviso_server.commands.notifications import filter_option, read_identifier, read_limits
 from aviso_server.commands.server_connection import DEFAULT_URL, connected, credentials, refusal, server_options
-from aviso_server.commands.terminal import fail, json_option, print_json, print_table, printable
+from aviso_server.commands.terminal import fail, json_option, print_json, print_table
+from aviso_server.model.json_text import printable
 
 __all__ = ["subscription"]
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 import click
 import msgspec
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +24,7 @@ from rich.text import Text
 from aviso_server.config import load
 from aviso_server.config.settings import Settings
 from aviso_server.errors import ConfigError, Problem
+from aviso_server.model.json_text import printable
 
 __all__ = [
     "FAILED",
@@ -37,7 +38,6 @@ __all__ = [
     "print_csv",
     "print_json",
     "print_table",
-    "printable",
     "problem_record",
     "range_text",
 ]
@@ -69,11 +69,6 @@ def range_text(first: int, last: int) -> str:
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     click.echo(msgspec.json.encode(value))
-
-
-def printable(text: str) -> str:
-    """Escape what could break a line or steer a terminal."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def problem_record(problem: Problem) -> dict[str, str]:
@@ -134,8 +129,8 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: s
         return
     table = Table(title=title or None, title_justify="left", title_style="bold")
     for place, heading in enumerate(headings):
-        justify = "right" if place in numbers else "left"
-        table.add_column(heading, no_wrap=place != folded, overflow="fold", justify=justify)  # type: ignore[arg-type]
+        justify: JustifyMethod = "right" if place in numbers else "left"
+        table.add_column(heading, no_wrap=place != folded, overflow="fold", justify=justify)
     for row in shown:
         table.add_row(*row)
     console.print(table)

@@ -368,7 +368,7 @@ def _application(application: Application, findings: Findings) -> None:
     for place, host in enumerate(application.allowed_hosts):
         if len(host) > _LONGEST_HOST or not _HOST.fullmatch(host):
             accepted = "a name such as aviso.example.org, without scheme and port"
-            findings.refuse(f"application.allowed_hosts[{place}]", f"'{host}' is no host name", accepted)
+            findings.refuse(f"application.allowed_hosts[{place}]", f"'{host}' is not a host name", accepted)
     for name, url in msgspec.structs.asdict(application.homepage).items():
         accepted = "an absolute http or https URL with a host and without credentials"
         _check(_web_url, url, f"application.homepage.{name}", accepted, findings)
@@ -401,7 +401,7 @@ def _limits(limits: Limits, findings: Findings) -> None:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             accepted = "an IP address or a network such as 10.0.0.0/8"
-            findings.refuse(f"limits.trusted_proxies[{place}]", f"'{network}' is no address", accepted)
+            findings.refuse(f"limits.trusted_proxies[{place}]", f"'{network}' is not an address", accepted)
     if limits.request_burst is not None and limits.requests_per_second is None:
         findings.refuse("limits.request_burst", "needs limits.requests_per_second", "both, or neither")
 
@@ -538,7 +538,7 @@ def check_ecpds(root: Node, settings: Settings, findings: Findings) -> None:
 
 
 def _routed(settings: Settings, name: str, match_key: str, findings: Findings) -> None:
-    """Refuse a match key that is no part of the event type's topics: every check needs its one exact value."""
+    """Refuse a match key that is not part of the event type's topics: every check needs its one exact value."""
     event_type = next((each for each in settings.event_types if each.name == name), None)
     if event_type is None or match_key not in event_type.fields:
         return

@@ -162,7 +162,7 @@ def _tree(root: yaml.Node | None, name: str) -> tuple[Node, list[Problem]]:
     empty = Node({}, name)
     if root is None:
         return empty, []
-    reader = _Reader(name)
+    reader = _YamlReader(name)
     node = reader.node(root, "", 0)
     if node.value is None:
         return empty, reader.problems
@@ -173,7 +173,7 @@ def _tree(root: yaml.Node | None, name: str) -> tuple[Node, list[Problem]]:
     return (node if isinstance(node.value, dict) else empty), reader.problems
 
 
-class _Reader:
+class _YamlReader:
     def __init__(self, name: str) -> None:
         self.name = name
         self.problems: list[Problem] = []

@@ -16,6 +16,7 @@ import msgspec
 
 from aviso_server import __version__
 from aviso_server.config.settings import Deployment
+from aviso_server.model.json_text import printable
 
 __all__ = [
     "ANONYMOUS",
@@ -218,7 +219,7 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "backend.jetstream.subscription.failed": ("error", "A stream can no longer be followed."),
     "backend.jetstream.message.malformed": (
         "warn",
-        "A message on the broker is no notification: readers do not get it.",
+        "A message on the broker is not a notification; readers do not get it.",
     ),
     "backend.jetstream.stream.missing": ("error", "A stream was replaced or lost data."),
     "backend.jetstream.stream.deleted": ("error", "A stream was deleted on the broker and was created again."),
@@ -259,14 +260,14 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "archive.removal.refused": ("warn", "The archive did not accept a delete or a wipe; the server retries."),
     "archive.quarantine.unreadable": ("warn", "A quarantine table of a load cannot be read."),
     "insight.failed": ("warn", "Insight could not be updated; the server retries."),
-    "subscription.created": ("info", "Somebody made a subscription; `by` says who."),
-    "subscription.changed": ("info", "Somebody changed a subscription."),
-    "subscription.paused": ("info", "Somebody paused a subscription."),
-    "subscription.resumed": ("info", "Somebody had a subscription go on."),
+    "subscription.created": ("info", "A subscription was created; `by` says by whom."),
+    "subscription.changed": ("info", "A subscription was changed."),
+    "subscription.paused": ("info", "A subscription was paused."),
+    "subscription.resumed": ("info", "A subscription was resumed."),
     "subscription.confirmed": ("info", "The sink of a subscription agreed."),
     "subscription.unconfirmed": ("info", "The sink of a subscription did not agree; nothing is sent to it."),
-    "subscription.rotated": ("info", "Somebody asked for a new secret."),
-    "subscription.deleted": ("info", "Somebody deleted a subscription."),
+    "subscription.rotated": ("info", "A subscription got a new secret."),
+    "subscription.deleted": ("info", "A subscription was deleted."),
     "subscription.disabled": (
         "info",
         "A sink answered 410; nothing is sent to it until somebody resumes the subscription.",
@@ -279,12 +280,12 @@ EVENTS: dict[str, tuple[Level, str]] = {
     "subscription.state.failed": ("error", "How far subscriptions have come cannot be saved; the server retries."),
     "subscription.push.failed": (
         "error",
-        "Delivering a subscription failed in a way nobody thought of; the server retries.",
+        "Delivery of a subscription failed unexpectedly; the server retries.",
     ),
     "subscription.push.failing": ("warn", "A sink did not take a notification; it is tried again."),
     "subscription.push.recovered": ("info", "A sink works again."),
     "subscription.push.blocked": ("error", "A subscription waits behind a notification that its sink does not take."),
-    "subscription.letter.parked": ("warn", "A notification became a dead letter; the subscription goes on."),
+    "subscription.letter.parked": ("warn", "A notification became a dead letter; the subscription continues."),
     "subscription.fenced": ("warn", "Another server has taken over a subscription."),
     "subscription.taken_over": (
         "warn",
@@ -417,9 +418,9 @@ class TerminalFormatter(logging.Formatter):
         level = max((known for known in _COLOURS if known <= record.levelno), default=10)
         clock = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         found = {name: value for name, value in attributes(record).items() if name != "event.name"}
-        more = _one_line(" ".join(f"{name}={_short(value)}" for name, value in found.items()))
+        more = printable(" ".join(f"{name}={_short(value)}" for name, value in found.items()))
         severe = self._painted(f"{severity(record)[0]:<5}", _COLOURS[level])
-        line = f"{clock} {severe} {_one_line(clean(record.getMessage()))}"
+        line = f"{clock} {severe} {printable(clean(record.getMessage()))}"
         if more:
             line += f" {self._painted(more, _COLOURS[5])}"
         if record.exc_info:
@@ -433,11 +434,6 @@ class TerminalFormatter(logging.Formatter):
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
-
-
-def _one_line(text: str) -> str:
-    """Escape what could break the line or steer the terminal."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 _KEPT = 50

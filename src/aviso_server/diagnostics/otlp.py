@@ -49,14 +49,14 @@ def _counting(exporter: Any, failed: Callable[[], None]) -> Any:
     export = exporter.export
 
     def counted(batch: Any) -> Any:
+        delivered = False
         try:
             result = export(batch)
-        except Exception:
-            failed()
-            raise
-        if result.name != "SUCCESS":
-            failed()
-        return result
+            delivered = result.name == "SUCCESS"
+            return result
+        finally:
+            if not delivered:
+                failed()
 
     exporter.export = counted
     return exporter

@@ -20,7 +20,7 @@ from aviso_server.config.checks import DEFAULT_ALGORITHMS, PublicKey, algorithms
 from aviso_server.config.settings import Auth, Roles, StreamAuth
 from aviso_server.diagnostics.log_records import CALLER, Caller
 from aviso_server.http.http_errors import HttpError, forbidden, unavailable
-from aviso_server.http.outgoing import Outgoing, OversizedAnswer, Reply, Unreachable
+from aviso_server.http.outgoing import NoAnswer, Outgoing, OversizedAnswer, Reply
 from aviso_server.http.response import Headers
 from aviso_server.model.event_type import Catalogue, EventType, GenericType
 from aviso_server.model.times import SECOND
@@ -175,7 +175,7 @@ class AuthService:
         """Exchange an Authorization header for a token; HttpError if the service gives none."""
         try:
             answer = await self._outgoing.get(self._url, _MAX_TOKEN_ANSWER_BYTES, {"authorization": credentials})
-        except (Unreachable, OversizedAnswer) as error:
+        except (NoAnswer, OversizedAnswer) as error:
             raise self._no_verdict(str(error), request_id) from None
         if answer.status == 401:
             raise unauthorized("The credentials were not accepted by the authentication service", "direct")
@@ -190,7 +190,7 @@ class AuthService:
 
     def _no_verdict(self, reason: str, request_id: str) -> Exception:
         logger.warning(
-            "the authentication service gave no verdict: %s",
+            "the authentication service could not be asked: %s",
             reason,
             extra={"event": "auth.middleware.remote.validation.failed", "request_id": request_id},
         )
@@ -296,7 +296,7 @@ class Jwks:
             self._keys = read_key_set(answer.body, self._pinned)
             self._fetched = self._clock()
             self._next = self._fetched + _PAUSE
-        except (Unreachable, OversizedAnswer, ValueError) as error:
+        except (NoAnswer, OversizedAnswer, ValueError) as error:
             self._next = self._clock() + _PAUSE_AFTER_FAILURE
             logger.warning(
                 "the keys for tokens could not be fetched: %s",
@@ -426,7 +426,7 @@ class Tokens:
             raise _Invalid("the claim 'exp' is out of range")
         name = claims.username or claims.sub
         if not name:
-            raise _Invalid("it names nobody: the claims 'username' and 'sub' are missing")
+            raise _Invalid("it names no user: the claims 'username' and 'sub' are missing")
         user = User(name, claims.realm, claims.roles, claims.attributes, claims.exp)
         return msgspec.structs.replace(user, admin=has_role(user, self._auth.admin_roles))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -45,7 +46,7 @@ class Browsers:
         self._base_url = _authority(base_url.netloc.rpartition("@")[2].encode())
         local = not settings.auth.enabled and _is_loopback(application.host)
         self._checks_host = local or bool(self._allowed)
-        self._known: set[bytes] = set()  # Host headers that were found to be good
+        self._is_called = lru_cache(_MAX_REMEMBERED)(self._find_name)
 
     def check(self, request: Request) -> None:
         """Raise HttpError if the request comes under an unknown host name or from a page of another site."""
@@ -74,7 +75,7 @@ class Browsers:
                 site = value
         if self._checks_host:
             for host in hosts:
-                if host not in self._known and not self._is_called(host):
+                if not self._is_called(host):
                     return (
                         f"This server is not called '{_name(host)[:255]}' (header Host); accepted are addresses, "
                         "localhost, the host of application.base_url and the names in application.allowed_hosts"
@@ -89,14 +90,9 @@ class Browsers:
             return None
         return "A page of another site must not change anything here (headers Origin and Sec-Fetch-Site)"
 
-    def _is_called(self, host: bytes) -> bool:
+    def _find_name(self, host: bytes) -> bool:
         name = _name(host)
-        if "." in name and name not in self._names and not name.endswith(".localhost") and not _is_address(name):
-            return False
-        if len(self._known) >= _MAX_REMEMBERED:
-            self._known.clear()
-        self._known.add(host)
-        return True
+        return "." not in name or name in self._names or name.endswith(".localhost") or _is_address(name)
 
     def _is_own(self, origin: bytes, hosts: list[bytes]) -> bool:
         _, separator, rest = origin.strip().partition(b"://")
@@ -107,7 +103,7 @@ class Browsers:
 
 
 def _name(host: bytes) -> str:
-    """The name or address in a Host header, without its port."""
+    """Return the name or address in a Host header, without its port."""
     text = host.decode("latin-1").strip().lower()
     if text.startswith("["):
         address, _, port = text[1:].partition("]")
@@ -116,7 +112,7 @@ def _name(host: bytes) -> str:
 
 
 def _authority(host: bytes) -> bytes:
-    """Name and port, the usual ports left out: a proxy may have taken TLS off, so the scheme says nothing."""
+    """Return name and port without the usual ports: a proxy may have taken TLS off, so the scheme says nothing."""
     return host.strip().lower().removesuffix(b":443").removesuffix(b":80")
 
 
@@ -133,7 +129,7 @@ def _is_address(name: str) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    """True if only this machine can reach a server that listens there."""
+    """Return True if only this machine can reach a server that listens there."""
     try:
         address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
         return ipaddress.ip_address(address).is_loopback

@@ -15,7 +15,7 @@ from cachetools import TTLCache
 from aviso_server.config.settings import Ecpds, StreamAuth
 from aviso_server.http.auth import User
 from aviso_server.http.http_errors import forbidden, unavailable
-from aviso_server.http.outgoing import Outgoing, OversizedAnswer, Unreachable
+from aviso_server.http.outgoing import NoAnswer, Outgoing, OversizedAnswer
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 
@@ -116,7 +116,7 @@ class Destinations:
             if answer.status != 200:
                 raise _Failed(_failure(answer.status))
             return read_destinations(answer.body, self._settings.target_field)
-        except (_Failed, Unreachable, OversizedAnswer, ValueError) as error:
+        except (_Failed, NoAnswer, OversizedAnswer, ValueError) as error:
             failure = _failure_of(error)
             logger.warning(
                 "ECPDS could not be asked: %s",
@@ -207,7 +207,7 @@ def _failure(status: int) -> str:
 def _failure_of(error: Exception) -> str:
     if isinstance(error, _Failed):
         return str(error)
-    return "unreachable" if isinstance(error, Unreachable) else "invalid_response"
+    return "unreachable" if isinstance(error, NoAnswer) else "invalid_response"
 
 
 def _seen(asking: asyncio.Task[frozenset[str]]) -> None:

@@ -140,7 +140,7 @@ _LIST = (
         "aviso_subscriptions_failing",
         "gauge",
         ("delivery",),
-        "Active subscriptions whose sink fails, or whose owner may not read any more.",
+        "Active subscriptions whose sink fails, or whose owner may no longer read.",
     ),
     Series(
         "aviso_subscriptions_blocked",

@@ -38,8 +38,8 @@ __all__ = [
     "Endpoint",
     "ErrorBody",
     "ErrorKind",
-    "Fault",
     "HttpError",
+    "RequestFault",
     "forbidden",
     "http_error",
     "log_http_error",
@@ -116,7 +116,7 @@ ERRORS = {
             "IDEMPOTENCY_KEY_IN_DOUBT",
             409,
             None,
-            "An earlier publish under this key was interrupted, and nobody can tell any more whether it was stored.",
+            "An earlier publish under this key was interrupted, and it is unknown whether it was stored.",
         ),
         ErrorKind(
             "IDEMPOTENCY_KEY_REUSED",
@@ -179,7 +179,7 @@ class BatchFault(Answer, frozen=True):
     message: str
 
 
-class Fault(Answer, frozen=True):
+class RequestFault(Answer, frozen=True):
     """One thing wrong with a request."""
 
     field: str | None
@@ -193,7 +193,7 @@ class ErrorBody(Answer, frozen=True, kw_only=True):
     configured_event_types: list[str] | UnsetType = UNSET
     details: str | UnsetType = UNSET
     error: str
-    errors: list[Fault] | UnsetType = UNSET
+    errors: list[RequestFault] | UnsetType = UNSET
     faults: list[BatchFault] | UnsetType = UNSET
     message: str
     request_id: RequestId
@@ -255,7 +255,9 @@ def http_error(error: RequestError, endpoint: Endpoint, faults: Iterable[Invalid
     else:
         assert isinstance(error, MalformedRequest | InvalidRequest)
         code = error.code if isinstance(error, MalformedRequest) else endpoint.invalid
-    listed = {Fault(each.field, each.message): None for each in islice(chain((error,), faults), _MOST_FAULTS + 1)}
+    listed = {
+        RequestFault(each.field, each.message): None for each in islice(chain((error,), faults), _MOST_FAULTS + 1)
+    }
     errors = list(listed)[:_MOST_FAULTS] if len(listed) > 1 else UNSET  # one alone is what `message` says
     return HttpError.of(code, error.message, endpoint.label, details=error.details, errors=errors)
 

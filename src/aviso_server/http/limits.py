@@ -6,10 +6,12 @@ import ipaddress
 import math
 import resource
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from cachetools import LRUCache
 
 from aviso_server.config import settings
 from aviso_server.errors import PolygonTooLarge, RequestError
@@ -121,8 +123,7 @@ class Buckets:
         self._rate = rate
         self._burst = burst
         self._clock = clock
-        self._most_clients = most_clients
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when it had them
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(most_clients)  # tokens, and when it had them
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -132,17 +133,9 @@ class Buckets:
         now = self._clock()
         tokens, since = self._buckets.get(client, (float(self._burst), now))
         tokens = min(float(self._burst), tokens + (now - since) * self._rate)
-        if tokens < 1:
-            self._keep(client, tokens, now)
-            return (1 - tokens) / self._rate
-        self._keep(client, tokens - 1, now)
-        return 0.0
-
-    def _keep(self, client: str, tokens: float, now: float) -> None:
-        self._buckets[client] = (tokens, now)
-        self._buckets.move_to_end(client)
-        if len(self._buckets) > self._most_clients:
-            self._buckets.popitem(last=False)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+        self._buckets[client] = (tokens if wait else tokens - 1, now)
+        return wait
 
 
 LimitName = Literal[

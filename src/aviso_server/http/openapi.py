@@ -264,7 +264,7 @@ _TABLES = {
         ARROW: "An Arrow stream with a typed column for every field. The metadata `aviso.ending` of its last batch, "
         "which has no rows, is `replay_completed` if everything is there.",
         PARQUET: "A Parquet file with the same columns. Its metadata has `aviso.ending` too; a replay that could not "
-        "be completed has no footer and is no file.",
+        "be completed has no footer and cannot be read.",
         LINES: "A CloudEvent per line, then one line with the body of the frame that ends a replay.",
     }.items()
 }

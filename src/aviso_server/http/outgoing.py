@@ -17,7 +17,7 @@ from aviso_server import __version__
 for _module in ("anyio.streams.tls", "anyio._backends._asyncio"):
     import_module(_module)
 
-__all__ = ["Outgoing", "OversizedAnswer", "Reply", "Unreachable"]
+__all__ = ["NoAnswer", "Outgoing", "OversizedAnswer", "Reply"]
 
 # At their lower levels these write headers, and with them credentials and tokens.
 for _name in ("", ".connection", ".http11", ".http2", ".proxy", ".socks"):
@@ -25,7 +25,7 @@ for _name in ("", ".connection", ".http11", ".http2", ".proxy", ".socks"):
 logging.getLogger("httpx").addFilter(lambda record: record.levelno >= logging.WARNING)
 
 
-class Unreachable(Exception):
+class NoAnswer(Exception):
     """No answer came, or not in time; the text says why and holds no secrets."""
 
 
@@ -62,7 +62,7 @@ class Outgoing:
     async def get(
         self, url: str, limit: int, headers: Mapping[str, str] | None = None, auth: httpx.Auth | None = None
     ) -> Reply:
-        """Send a GET and return the answer, of at most `limit` bytes; Unreachable if there is none in time."""
+        """Send a GET and return the answer, of at most `limit` bytes; NoAnswer if there is none in time."""
         try:
             async with asyncio.timeout(self._seconds):
                 # an explicit auth, because httpx takes credentials out of the address otherwise
@@ -74,9 +74,9 @@ class Outgoing:
                             raise OversizedAnswer(f"the answer is longer than {limit} bytes")
                     return Reply(response.status_code, dict(response.headers), body)
         except TimeoutError:
-            raise Unreachable(f"no answer within {self._seconds:g} s") from None
+            raise NoAnswer(f"no answer within {self._seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            raise Unreachable(type(error).__name__) from None
+            raise NoAnswer(type(error).__name__) from None
 
     async def close(self) -> None:
         await self._client.aclose()

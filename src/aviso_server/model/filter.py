@@ -97,7 +97,7 @@ class Filter(msgspec.Struct, frozen=True, dict=True):
             if any(type(each) is not _OPERANDS[test.kind] for each in test.operands):
                 raise ValueError(f"field '{name}': a value is not of the kind '{test.kind}'")
         if isinstance(found.area, Polygon) and not len(found.area.lats) == len(found.area.lons) > 1:
-            raise ValueError("the area is no polygon")
+            raise ValueError("the area is not a polygon")
         return found
 
     @property

@@ -27,6 +27,7 @@ __all__ = [
     "loads",
     "most_values",
     "parse",
+    "printable",
     "quoted",
     "shortest",
     "unsigned",
@@ -170,6 +171,11 @@ def check_length(name: str, text: str, accepted: str) -> None:
 def quoted(text: str) -> str:
     """Quote a value in an error message: of a long one only the start."""
     return f"'{text}'" if len(text) <= _MOST_QUOTED else f"'{text[:_MOST_QUOTED]}…'"
+
+
+def printable(text: str) -> str:
+    """Escape what could break a line or steer a terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def unsigned(text: str) -> str | None:

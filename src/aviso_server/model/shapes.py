@@ -530,7 +530,7 @@ CLOUD_TEXT_MARK = b'"point_cloud":"'
 
 
 def with_array(identifier: bytes) -> bytes:
-    """Rewrite the polygon of an identifier as an array; unchanged if it has none, or a text that is no polygon."""
+    """Rewrite the polygon of an identifier as an array; unchanged if it has none, or a text that is not a polygon."""
     start = identifier.find(TEXT_MARK)
     if start < 0:
         return identifier

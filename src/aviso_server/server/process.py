@@ -40,12 +40,12 @@ from aviso_server.log.base import Log
 from aviso_server.server.watchdog import Watchdog
 from aviso_server.server.wiring import Archiving, make_log, make_service
 
-__all__ = ["make_way", "run"]
+__all__ = ["clear_ready_file", "run"]
 
 logger = logging.getLogger(__name__)
 
 
-def make_way(path: Path) -> None:
+def clear_ready_file(path: Path) -> None:
     """Remove the file of an earlier run; OSError if none can be written there."""
     path.unlink(missing_ok=True)
     draft = _draft(path)
@@ -53,14 +53,14 @@ def make_way(path: Path) -> None:
     draft.unlink()
 
 
-def write(path: Path, host: str, port: int) -> None:
+def write_ready_file(path: Path, host: str, port: int) -> None:
     """Write where the server listens, all of it at once."""
     draft = _draft(path)
     draft.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}))
     draft.rename(path)
 
 
-def remove(path: Path) -> None:
+def remove_ready_file(path: Path) -> None:
     """Remove the file, unless another process has replaced it."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if json.loads(path.read_bytes())["pid"] == os.getpid():
@@ -94,7 +94,7 @@ def cannot_listen(section: str, host: str, port: int, error: OSError) -> str:
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{where}: this user may not; set {section}.port to 1024 or more"
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-        return f"{where}: {host} is no address of this machine; set {section}.host to one, or to 0.0.0.0 for all"
+        return f"{where}: {host} is not an address of this machine; set {section}.host to one, or to 0.0.0.0 for all"
     return f"{where}: {error.strerror or error}"
 
 
@@ -155,7 +155,7 @@ async def _serve(settings: Settings, listening: socket.socket, ready: Path | Non
     except asyncio.CancelledError:
         listening.close()
         await log.close()
-        sys.stderr.write("aviso-server: stopped before it listened\n")
+        sys.stderr.write("aviso-server: stopped before it was listening\n")
         logger.info("stopped while starting", extra={"event": "startup.server.stopped"})
         return 0
     if failure is not None:
@@ -175,7 +175,7 @@ async def _serve(settings: Settings, listening: socket.socket, ready: Path | Non
                 await beside.enter_async_context(_metrics_served(service, scraped))
             tidying = asyncio.create_task(_trim_memory(), name="memory")
             beside.callback(tidying.cancel)
-            server = _Server(service, listening, ready)
+            server = _MainServer(service, listening, ready)
             service.hub.start()
             watchdog = Watchdog(service.loop_lag)
             watchdog.start()
@@ -225,7 +225,7 @@ async def _unless_stopped(work: Coroutine[Any, Any, T]) -> T:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Server(uvicorn.Server):
+class _MainServer(uvicorn.Server):
     """uvicorn that ends open streams in order on shutdown."""
 
     def __init__(self, service: Service, listening: socket.socket, ready: Path | None) -> None:
@@ -260,11 +260,11 @@ class _Server(uvicorn.Server):
         if self._service.subscriptions is not None:
             await self._service.subscriptions.start()
         if self._ready_file is not None:
-            write(self._ready_file, host, port)
+            write_ready_file(self._ready_file, host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._ready_file is not None:
-            remove(self._ready_file)
+            remove_ready_file(self._ready_file)
         await super().shutdown(sockets)
 
     @contextmanager

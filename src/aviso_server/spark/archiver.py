@@ -31,7 +31,7 @@ from aviso_server.lake.remove import Removals, applied
 from aviso_server.lake.schema import FileShape
 from aviso_server.lake.storage import LOCAL, Storage, is_local, local_path, storage_of
 from aviso_server.lake.table import Snapshot, Table, Tables
-from aviso_server.lockfile import Held, Lockfile
+from aviso_server.lockfile import Lockfile, LockHeld
 from aviso_server.model.batch import columns_of
 from aviso_server.model.times import event_time, seconds_text
 from aviso_server.spark.catalogue import AnyType, event_types, fetch_catalogue
@@ -281,7 +281,7 @@ class Archiver:
         lockfile = Lockfile(folder / "_lock")
         try:
             lockfile.take()
-        except Held as held:
+        except LockHeld as held:
             raise PipelineError(f"the archive in {self._root} is in use by process {held.owner}") from None
         self._lockfile = lockfile
 

@@ -31,11 +31,11 @@ from aviso_server.commands.terminal import (
     print_csv,
     print_json,
     print_table,
-    printable,
     range_text,
 )
 from aviso_server.errors import PipelineError
 from aviso_server.lake.removal_journal import JOURNAL, Removal, write_removals
+from aviso_server.model.json_text import printable
 
 if TYPE_CHECKING:
     from aviso_server.lake.previous import Migrated

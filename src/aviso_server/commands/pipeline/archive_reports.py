@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from aviso_server.archive.flight_client import ArchiveClient, Refused, Unreachable, find_address
-from aviso_server.commands.notifications import Event, as_line, history_options, read_identifier, read_limits
+from aviso_server.commands.notifications import ReceivedEvent, as_line, history_options, read_identifier, read_limits
 from aviso_server.commands.pipeline.place import (
     READY_FILE,
     Place,
@@ -33,12 +33,12 @@ from aviso_server.commands.terminal import (
     print_csv,
     print_json,
     print_table,
-    printable,
 )
 from aviso_server.errors import PipelineError, RequestError
 from aviso_server.model.cloudevent import Renderer
 from aviso_server.model.event_type import Catalogue, read_point
 from aviso_server.model.filter import Filter
+from aviso_server.model.json_text import printable
 from aviso_server.model.lateness import combination_text, every_day
 from aviso_server.model.notification import Notification
 from aviso_server.model.times import Span, read_end, read_start, seconds_text
@@ -87,7 +87,7 @@ def replay(
         for notification in _notifications(reader, wanted, span, last):
             progress.advance(notification.sequence)
             event = renderer.event(notification)
-            click.echo(event if as_json else as_line(msgspec.json.decode(event, type=Event)))
+            click.echo(event if as_json else as_line(msgspec.json.decode(event, type=ReceivedEvent)))
 
 
 class _Reader(Protocol):

@@ -20,12 +20,12 @@ from aviso_server.commands.terminal import (
     print_csv,
     print_json,
     print_table,
-    printable,
     range_text,
 )
 from aviso_server.errors import AvisoError
 from aviso_server.lake.removal_journal import JOURNAL
 from aviso_server.lake.storage import is_local
+from aviso_server.model.json_text import printable
 from aviso_server.spark.command_jobs import AuditRequest, definition_of
 
 if TYPE_CHECKING:

@@ -25,11 +25,12 @@ from aviso_server.commands.pipeline.place import (
     spark_session,
 )
 from aviso_server.commands.server_connection import credentials
-from aviso_server.commands.terminal import bar, fail, json_option, print_json, printable
+from aviso_server.commands.terminal import bar, fail, json_option, print_json
 from aviso_server.config.settings import Settings
 from aviso_server.errors import AvisoError, LogInUse, PipelineError, RequestError
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.event_type import Catalogue, EventType, GenericType
+from aviso_server.model.json_text import printable
 from aviso_server.model.quarantine import QUARANTINE_FOLDER
 from aviso_server.spark.command_jobs import SETTINGS, definition_of
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aviso_server.commands.pipeline.place import Place, archive_options, existing, find
-from aviso_server.commands.terminal import fail, json_option, print_json, printable
+from aviso_server.commands.terminal import fail, json_option, print_json
 from aviso_server.errors import PipelineError
+from aviso_server.model.json_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

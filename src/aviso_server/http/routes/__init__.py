@@ -114,7 +114,10 @@ ROUTES = (
         health.ready,
         "open",
         "health",
-        {200: health.Ready, 503: Documented("The log is away, or a live feed restarts.", (health.Ready,))},
+        {
+            200: health.Ready,
+            503: Documented("The log cannot be reached, or a live feed is being restarted.", (health.Ready,)),
+        },
     ),
     Route("GET", "/", pages.home, "open", "general", {200: Documented("The page.", media_type="text/html")}),
     Route("GET", "/swagger-ui/{path}", pages.api_page),
@@ -272,7 +275,7 @@ ROUTES = (
         "admin",
         "admin",
         {
-            200: Documented("The notifications of the stream are gone; its numbering goes on.", (admin.Wiped,)),
+            200: Documented("The notifications of the stream are gone; its numbering continues.", (admin.Wiped,)),
             400: Documented("The body is not JSON with a `stream_name`, in plain text.", media_type="text/plain"),
             404: Documented("There is no such stream.", (admin.Wiped,)),
             500: Documented("The stream could not be wiped.", (admin.Wiped,)),
@@ -286,7 +289,7 @@ ROUTES = (
         "admin",
         "admin",
         {
-            200: Documented("All notifications are gone; the numbering of every stream goes on.", (admin.Wiped,)),
+            200: Documented("All notifications are gone; the numbering of every stream continues.", (admin.Wiped,)),
             500: Documented("Not every stream could be wiped.", (admin.Wiped,)),
         },
     ),

@@ -326,7 +326,7 @@ def _verdict(
     name: str, wanted: Filter, clauses: tuple[Clause, ...], notification: Notification | None
 ) -> NotificationVerdict:
     if notification is None:
-        sentence = f"{name} is not there: it was never published, was deleted, or is not kept any more."
+        sentence = f"{name} is not there: it was never published, was deleted, or is no longer kept."
         return NotificationVerdict(name, False, None, None, sentence, [])
     found: Sequence[Verdict] = verdicts(wanted, clauses, notification)
     dropping = [verdict.clause.sentence for verdict in found if not verdict.passed]

@@ -272,7 +272,7 @@ async def overview(request: Request) -> Response:
     try:
         states = await _states(service, request.user)
     except LogError as error:
-        raise HttpError.of("SERVICE_UNAVAILABLE", f"The log is away: {error}") from None
+        raise HttpError.of("SERVICE_UNAVAILABLE", f"The log cannot be reached: {error}") from None
     archive = await _archive_state(service, request.user)
     watchers = [each for each in service.hub.open_streams if isinstance(each, Watcher)]
     answer = Overview(

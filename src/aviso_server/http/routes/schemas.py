@@ -71,5 +71,5 @@ async def get_schema(request: Request) -> Response:
         known = sorted(event_types)
         return Response.json(SchemaNotFound(request_id=request.id, message=message, available_types=known), 404)
     told = {"event": "api.schema.get.succeeded", "request_id": request.id, "event_type": name}
-    logger.debug("schema told", extra=told)
+    logger.debug("schema shown", extra=told)
     return Response.json(SchemaOne(event_type=name, schema=found.describe()))

@@ -272,7 +272,7 @@ class Streams:
         last = self._highest.get(base, 0)
         if last:
             logger.error(
-                "stream %s was deleted; it is made again and goes on at %d",
+                "stream %s was deleted; it is created again and continues at %d",
                 name,
                 last + 1,
                 extra={"event": "backend.jetstream.stream.deleted", "stream": base},

@@ -299,7 +299,7 @@ class Connection:
     async def consume(
         self, stream: str, name: str, start: int, idle: int, deliver: Deliver, handler: Handler, identify: Identify
     ) -> Consumer:
-        """Make a consumer that delivers from a sequence on; the handler gets what is no delivery.
+        """Make a consumer that delivers from a sequence on; the handler gets everything else.
 
         It is kept in memory and acknowledges nothing. The broker deletes it after so many idle seconds.
         """
@@ -380,7 +380,7 @@ class Connection:
         assert answers[0] is not None  # the future is done
         headers, answer = answers[0]
         if headers.startswith(b"NATS/1.0 503"):
-            raise NotReached("nobody at the broker takes this request now")
+            raise NotReached("the broker does not take this request now")
         return answer
 
     async def wait(self, future: asyncio.Future[None]) -> None:
@@ -511,7 +511,9 @@ class Connection:
             return
         if self._options.max_reconnect_attempts:
             self.closed_for_good = True
-            logger.error("the broker stays away: giving up", extra={"event": "backend.jetstream.connection.failed"})
+            logger.error(
+                "the broker cannot be reached: giving up", extra={"event": "backend.jetstream.connection.failed"}
+            )
         elif self._reopening is None or self._reopening.done():
             # the client ends its life over errors that pass, such as too many connections or a slow authentication
             self._reopening = asyncio.create_task(self._reopen(), name="reconnect to the broker")

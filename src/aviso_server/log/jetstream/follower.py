@@ -181,7 +181,7 @@ class StreamFollower:
         while True:
             try:
                 if self._connection.closed_for_good:
-                    raise _Lost("the broker stays away")
+                    raise _Lost("the broker cannot be reached")
                 await self._make_consumer(first=not started.done())
                 if not started.done():
                     started.set_result(None)
@@ -239,7 +239,7 @@ class StreamFollower:
             self.position = info.first - 1
             raise _Lost(f"notifications {position + 1} to {info.first - 1} were removed before they were seen")
         self._created, self.position = info.created, info.last
-        raise _Lost("the stream was deleted and made again")
+        raise _Lost("the stream was deleted and created again")
 
     async def _drop_consumer(self) -> None:
         consumer, self._consumer = self._consumer, None

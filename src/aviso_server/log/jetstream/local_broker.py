@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from aviso_server.errors import LogInUse, LogUnavailable
-from aviso_server.lockfile import Held, Lockfile
+from aviso_server.lockfile import Lockfile, LockHeld
 
 __all__ = ["LocalBroker", "find_broker"]
 
@@ -100,7 +100,7 @@ class LocalBroker:
             try:
                 hold.take()
                 return hold
-            except Held as held:
+            except LockHeld as held:
                 if time.monotonic() > deadline:
                     raise LogInUse(
                         f"the broker's directory '{self.directory}' is in use by the process with pid {held.owner}: "

@@ -171,7 +171,7 @@ class MessageGroup:
 def _sequence(headers: bytes, answer: bytes) -> int:
     """Read the sequence in an acknowledgement; BrokerRefusal or NotReached if it is none."""
     if headers.startswith(b"NATS/1.0 503"):
-        raise NotReached("nobody at the broker takes this subject now")
+        raise NotReached("the broker does not take this subject now")
     decoded = msgspec.json.decode(answer)
     error = decoded.get("error")
     if error is not None:

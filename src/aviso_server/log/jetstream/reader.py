@@ -35,7 +35,7 @@ _STORED = re.compile(
 _PENDING = re.compile(rb"\r\nNats-Num-Pending: (\d+)\r\n")
 
 
-class Cursor:
+class BrokerCursor:
     """Reads on from `next`."""
 
     def __init__(self, connection: Connection, stream: str, start: int, identify: Identify) -> None:
@@ -103,20 +103,20 @@ class Cursor:
             self._done.set_result(status)
 
 
-class Cursors:
+class BrokerCursors:
     """The cursors that wait to be used again."""
 
     def __init__(self, connection: Connection, identify: Identify) -> None:
         self._connection = connection
         self._identify = identify
-        self._waiting: dict[tuple[str, int], tuple[Cursor, asyncio.TimerHandle]] = {}
+        self._waiting: dict[tuple[str, int], tuple[BrokerCursor, asyncio.TimerHandle]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     async def read(self, stream: str, start: int, count: int, high: int) -> tuple[Sequence[Notification], bool]:
         """Return up to `count` notifications from `start` on, and whether there may be more up to `high`."""
         waiting = self._waiting.pop((stream, start), None)
         if waiting is None:
-            cursor = Cursor(self._connection, stream, start, self._identify)
+            cursor = BrokerCursor(self._connection, stream, start, self._identify)
         else:
             cursor, timer = waiting
             timer.cancel()
@@ -156,7 +156,7 @@ class BrokerReader:
         self._connection = connection
         self._streams = streams
         self._identify = identify
-        self._cursors = Cursors(connection, identify)
+        self._cursors = BrokerCursors(connection, identify)
 
     async def read(self, base: str, start: int, end: int, limit: int) -> Batch:
         low, high = max(start, 1), min(end, _LARGEST)
@@ -267,7 +267,7 @@ class BrokerReader:
                     pending = _PENDING.search(headers)
                     future.set_result(0 if pending is None else int(pending[1]))
                 elif status == b"503":
-                    future.set_exception(NotReached("nobody at the broker answers for this stream now"))
+                    future.set_exception(NotReached("the broker does not answer for this stream now"))
                 else:
                     text = headers[9:].partition(b"\r\n")[0].decode("ascii", "replace")
                     future.set_exception(LogUnavailable(f"the broker cannot read this stream: {text}"))

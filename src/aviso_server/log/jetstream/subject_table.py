@@ -104,7 +104,7 @@ class SubjectTable:
     def _number(self, headers: bytes, answer: bytes) -> int | None:
         if headers.startswith(b"NATS/1.0 503"):
             self._ready = False
-            raise NotReached(f"nobody at the broker takes {self._what} now")
+            raise NotReached(f"the broker does not take {self._what} now")
         decoded = msgspec.json.decode(answer)
         error = decoded.get("error")
         if error is None:

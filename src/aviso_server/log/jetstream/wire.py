@@ -100,7 +100,7 @@ def notification_of(
     except Exception as error:  # whatever somebody has written
         topic = subject.decode("utf-8", "replace")
         logger.warning(
-            "message %d of subject %s is no notification: %s",
+            "message %d of subject %s is not a notification: %s",
             sequence,
             topic,
             error,
@@ -113,7 +113,7 @@ def _own(sequence: int, time: int, subject: bytes, headers: bytes, body: bytes) 
     end = headers.index(b"\r", _AFTER_START)
     identifier, box, polygon = headers[_AFTER_START:end], None, b""
     if identifier[:1] != b"{":
-        raise ValueError("its identifier is no object")
+        raise ValueError("its identifier is not an object")
     if headers[end + 2 : end + 7] != b"Nats-":  # what the broker adds stands last
         if BOX in headers:
             box = _box(_value(headers, BOX))

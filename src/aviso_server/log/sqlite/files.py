@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from aviso_server.errors import LogDamaged, LogError, LogInUse, LogUnavailable
-from aviso_server.lockfile import Held, Lockfile, move_into_place
+from aviso_server.lockfile import Lockfile, LockHeld, move_into_place
 from aviso_server.log.base import StreamState
 from aviso_server.log.sqlite.ledger import LEDGER, START, Sums, read_ledger, unpack_sums, write_ledger
 
@@ -100,7 +100,7 @@ class DirectoryLock(Lockfile):
         """Take the directory or raise LogInUse naming its owner."""
         try:
             super().take()
-        except Held as held:
+        except LockHeld as held:
             raise LogInUse(
                 f"the log directory '{self._directory}' is in use by the process with pid {held.owner}; "
                 "stop that server or set notification_backend.sqlite.path to another directory"

@@ -33,7 +33,7 @@ class _NumberField(Field, frozen=True, kw_only=True):
 
     def problem(self) -> Problem | None:
         if self.range is not None and not -math.inf < self.range[0] <= self.range[1] < math.inf:
-            return Problem("range", f"{list(self.range)} is no range", "[min, max] with min <= max, both finite")
+            return Problem("range", f"{list(self.range)} is not a range", "[min, max] with min <= max, both finite")
         return None
 
     def sample(self) -> Any:

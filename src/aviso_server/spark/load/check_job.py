@@ -252,7 +252,7 @@ def run_on_batches(
     sink = frame.write.format(BatchSink.name()).mode("append").option("work", given)
     _run_watched(session, sink.save, told)
     try:
-        return pickle.loads(answers.read_bytes())  # type: ignore[no-any-return]
+        return pickle.loads(answers.read_bytes())  # type: ignore[no-any-return]  # the writer of `work` above
     finally:
         answers.unlink(missing_ok=True)
 
