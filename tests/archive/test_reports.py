@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -35,7 +36,8 @@ def put(folder: Path, name: str, event_type: str = "storm", values: tuple[int, .
 def seen(quarantined: Quarantined) -> Mapping[str, Any]:
     found = asyncio.run(quarantined.describe())
     assert found is not None
-    return found
+    shown: Mapping[str, Any] = msgspec.to_builtins(found)
+    return shown
 
 
 def test_nothing_was_put_aside(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_overdue_and_arrived_are_published_once(folder: Path) -> None:
             await made.at(6.6, watch)
             await made.at(6.7, watch)
             assert await made.said() == [("port=oslo", "overdue")]
-            assert watch.describe()["overdue"] == [
+            assert msgspec.to_builtins(watch.describe().overdue) == [
                 {
                     "event_type": "tide",
                     "combination": "port=oslo",
@@ -125,7 +125,7 @@ def test_overdue_and_arrived_are_published_once(folder: Path) -> None:
             await made.publish("oslo")
             await made.at(6.8, watch)
             assert await made.said() == [("port=oslo", "overdue"), ("port=oslo", "arrived")]
-            assert watch.describe()["overdue"] == []
+            assert watch.describe().overdue == []
             assert dict(watch.published) == {("tide", "overdue"): 1, ("tide", "arrived"): 1}
             await watch.stop()
 
@@ -225,17 +225,17 @@ def test_a_new_model_is_taken_up_and_a_wrong_one_is_left_alone(folder: Path) -> 
         async with scene(folder) as made:
             watch = made.watch()
             await made.at(3, watch)
-            assert watch.describe()["watched"] == 2
+            assert watch.describe().watched == 2
             made.write(model("oslo", "bergen", "narvik"))
             await made.at(3.1, watch)
-            assert watch.describe()["watched"] == 3
+            assert watch.describe().watched == 3
             made.write(msgspec.structs.replace(model("oslo"), by=("other",)))
             await made.at(3.2, watch)
             (folder / "models" / file_name("tide")).write_bytes(b"{")
             await made.at(3.3, watch)
             (folder / "models" / file_name("tide")).unlink()
             await made.at(3.4, watch)
-            assert watch.describe()["watched"] == 3
+            assert watch.describe().watched == 3
             await watch.stop()
 
     asyncio.run(story())

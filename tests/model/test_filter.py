@@ -317,7 +317,7 @@ BARE = {"event_type": "a", "stream": "a", "topic": "a"}
         (compact({**BARE, "tests": [["x", {"kind": "text", "operator": "eq", "operands": [5]}]]}), "not of the kind"),
         (compact({**BARE, "tests": [["x", {"kind": "integer", "operator": "eq", "operands": [5.0]}]]}), "'integer'"),
         (compact({**BARE, "tests": [["x", {"kind": "number", "operator": "between", "operands": [5.0]}]]}), "two"),
-        (compact({**BARE, "area": {"lats": [1.0], "lons": [], "box": [1, 1, 1, 1]}}), "no polygon"),
+        (compact({**BARE, "area": {"lats": [1.0], "lons": [], "box": [1, 1, 1, 1]}}), "not a polygon"),
         (b" " * (LONGEST_FILTER + 1), "too long"),
     ],
 )

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import logging
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
 
-from aviso_server.model.quarantine import KEY, Note, decode
+from aviso_server.model.quarantine import KEY, Note, RefusedFor, decode
 
-__all__ = ["MOST_TABLES", "AuditResult", "LastAudit", "Quarantined"]
+__all__ = ["MOST_TABLES", "AuditResult", "LastAudit", "Quarantine", "Quarantined"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _FILE = Path("_audit") / "verdict.json"
 Verdict = Literal["clean", "defects", "unchecked"]
 
 
-class AuditDefect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AuditDefect(msgspec.Struct, frozen=True):
     """Consecutive sequences with the same defect."""
 
     kind: str
@@ -33,7 +33,7 @@ class AuditDefect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: int
 
 
-class AuditedStream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AuditedStream(msgspec.Struct, frozen=True):
     event_type: str
     verdict: Verdict
     defects: Annotated[int, Meta(description="Sequences that have one.")]
@@ -42,7 +42,7 @@ class AuditedStream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_defects: tuple[AuditDefect, ...] = ()
 
 
-class AuditResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AuditResult(msgspec.Struct, frozen=True):
     at: str
     verdict: Verdict
     seconds: float
@@ -89,6 +89,26 @@ MOST_TABLES = 20
 """Tables that are shown: the newest."""
 
 _TABLES = "refused-*.parquet"
+
+
+class QuarantineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows that a load has refused."""
+
+    file: Annotated[str, Meta(description="Its name in the folder `quarantine` in `archive.work_path`.")]
+    event_type: str
+    at: Annotated[str, Meta(description="When the load refused them.")]
+    rows: int
+    reasons: Annotated[tuple[RefusedFor, ...], Meta(description="Those with the most rows, at most 20.")]
+    other_reasons: Annotated[int, Meta(description="Rows that were refused for other reasons.")]
+
+
+class Quarantine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest tables of refused rows."""
+
+    count: Annotated[int, Meta(description="How many tables there are.")]
+    tables: Annotated[list[QuarantineTable], Meta(description="The newest, at most 20.")]
+
+
 _Identity = tuple[int, int, int]
 
 
@@ -99,11 +119,11 @@ class Quarantined:
         self._folder = folder
         self._known: dict[str, tuple[_Identity, Note | None]] = {}  # by name; None if it cannot be read
 
-    async def describe(self) -> dict[str, Any] | None:
-        """The newest tables as JSON values; None if there are none."""
+    async def describe(self) -> Quarantine | None:
+        """Return the newest tables; None if there are none."""
         return await asyncio.to_thread(self._describe)
 
-    def _describe(self) -> dict[str, Any] | None:
+    def _describe(self) -> Quarantine | None:
         tables = self._tables()
         if not tables:
             return None
@@ -112,10 +132,9 @@ class Quarantined:
             name: known[name] if name in known and known[name][0] == identity else (identity, self._note(name))
             for identity, name in tables[:MOST_TABLES]
         }
-        shown = [
-            {"file": name, **msgspec.to_builtins(note)} for name, (_, note) in self._known.items() if note is not None
-        ]
-        return {"count": len(tables), "tables": shown}
+        notes = {name: note for name, (_, note) in self._known.items() if note is not None}
+        shown = [QuarantineTable(name, *msgspec.structs.astuple(note)) for name, note in notes.items()]
+        return Quarantine(len(tables), shown)
 
     def _tables(self) -> list[tuple[_Identity, str]]:
         """Return the tables, the newest first."""

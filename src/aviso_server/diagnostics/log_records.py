@@ -17,6 +17,7 @@ import msgspec
 from aviso_server import __version__
 from aviso_server.config.settings import Deployment
 from aviso_server.model.json_text import printable
+from aviso_server.model.times import event_time
 
 __all__ = [
     "ANONYMOUS",
@@ -30,6 +31,7 @@ __all__ = [
     "CallerFilter",
     "Floodgate",
     "JsonFormatter",
+    "RecentRecord",
     "RecentRecords",
     "RecordCounts",
     "TerminalFormatter",
@@ -440,10 +442,10 @@ _KEPT = 50
 _LONGEST_MESSAGE = 500  # characters of a message
 
 
-class RecentRecord(msgspec.Struct, frozen=True):
-    """A warning or an error, and the request it belongs to."""
+class RecentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A log record of level warning or higher, and the request it belongs to."""
 
-    time: int  # nanoseconds since 1970
+    time: str
     level: str
     message: str
     event: str | None
@@ -464,7 +466,8 @@ class RecentRecords(logging.Handler):
             self.handleError(record)
             return
         request_id, event = getattr(record, "request_id", None), getattr(record, "event", None)
-        self._records.append(RecentRecord(int(record.created * 1e9), severity(record)[0], message, event, request_id))
+        time = event_time(int(record.created * 1e9))
+        self._records.append(RecentRecord(time, severity(record)[0], message, event, request_id))
 
     def newest_first(self) -> Sequence[RecentRecord]:
         """Return what is kept."""

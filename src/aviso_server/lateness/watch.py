@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from aviso_server.errors import HistoryGone, LogError, LogUnavailable
 from aviso_server.lockfile import replace_file
@@ -24,7 +25,7 @@ from aviso_server.model.notification import Notification
 from aviso_server.model.times import SECOND, seconds_text
 from aviso_server.store import Store
 
-__all__ = ["Following", "ModelFiles", "State", "StateFile", "Watch"]
+__all__ = ["Following", "LatenessOverview", "ModelFiles", "State", "StateFile", "Watch"]
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +206,24 @@ _AT_ONCE = 500  # notices that are published together
 _MOST_SHOWN = 100
 
 
+class Overdue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Something expected that has not come."""
+
+    event_type: str
+    combination: str
+    expected_at: str
+    since: str
+
+
+class LatenessOverview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is expected, and what of it is overdue."""
+
+    learned_at: Annotated[str | None, Meta(description="When what is usual was learned; null if it has not been.")]
+    watched: Annotated[int, Meta(description="Combinations that are expected at some time.")]
+    overdue_count: int
+    overdue: Annotated[list[Overdue], Meta(description="Those overdue for longest, at most 100.")]
+
+
 class Watch:
     """Detects late notifications of some event types and publishes alarms in the stream `aviso_lateness`.
 
@@ -251,27 +270,20 @@ class Watch:
             with contextlib.suppress(LogError):
                 await self._save(self._state)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> LatenessOverview:
         """Return what is expected and what of it is overdue, for an operator."""
         detectors = self.detectors.values()
-        learned = [detector.learned.learned_at for detector in detectors if detector.learned is not None]
-        overdue = sorted(
-            (notice for detector in detectors for notice in detector.overdue), key=lambda each: each.overdue_at
-        )
-        return {
-            "learned_at": seconds_text(min(learned)) if learned else None,
-            "watched": sum(detector.watching for detector in detectors),
-            "overdue_count": len(overdue),
-            "overdue": [
-                {
-                    "event_type": each.event_type,
-                    "combination": each.combination,
-                    "expected_at": seconds_text(each.expected_at),
-                    "since": seconds_text(each.overdue_at),
-                }
-                for each in overdue[:_MOST_SHOWN]
+        learned = [each.learned.learned_at for each in detectors if each.learned is not None]
+        overdue = sorted((notice for each in detectors for notice in each.overdue), key=lambda one: one.overdue_at)
+        return LatenessOverview(
+            seconds_text(min(learned)) if learned else None,
+            sum(each.watching for each in detectors),
+            len(overdue),
+            [
+                Overdue(one.event_type, one.combination, seconds_text(one.expected_at), seconds_text(one.overdue_at))
+                for one in overdue[:_MOST_SHOWN]
             ],
-        }
+        )
 
     async def step(self) -> None:
         """Look once and publish what is late; LogError if that has to wait."""

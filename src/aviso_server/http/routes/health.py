@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Literal, get_args
 
@@ -11,10 +11,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from aviso_server import __version__
-from aviso_server.archive.reports import AuditResult
+from aviso_server.archive.reports import AuditResult, Quarantine
 from aviso_server.archive.supervisor import State
 from aviso_server.delivery.watcher import Watcher
-from aviso_server.diagnostics.log_records import RECENT
+from aviso_server.diagnostics.log_records import RECENT, RecentRecord
 from aviso_server.errors import LogError, StreamUnusable
 from aviso_server.http.auth import User, unauthorized
 from aviso_server.http.http_errors import HttpError
@@ -22,6 +22,7 @@ from aviso_server.http.request import Request
 from aviso_server.http.response import Answer, Count, RequestId, Response
 from aviso_server.http.routes.streams import First, Last, Trimmed
 from aviso_server.http.service import Service
+from aviso_server.lateness.watch import LatenessOverview
 from aviso_server.log.base import Batching, StoragePolicy, StreamState, Waiting
 from aviso_server.model.times import SECOND, event_time, seconds_text
 
@@ -200,55 +201,6 @@ class SlowWatcher(Answer, frozen=True):
     backlog_bytes: Count
 
 
-class Overdue(Answer, frozen=True):
-    """Something expected that has not come."""
-
-    event_type: str
-    combination: str
-    expected_at: str
-    since: str
-
-
-class LatenessOverview(Answer, frozen=True):
-    learned_at: Annotated[str | None, Meta(description="When what is usual was learned; null if it has not been.")]
-    watched: Annotated[Count, Meta(description="Combinations that are expected at some time.")]
-    overdue_count: Count
-    overdue: Annotated[list[Overdue], Meta(description="Those overdue for longest, at most 100.")]
-
-
-class QuarantineReason(Answer, frozen=True):
-    code: str
-    field: str | None
-    reason: str
-    rows: Count
-
-
-class QuarantineTable(Answer, frozen=True):
-    """Rows that a load has refused."""
-
-    file: Annotated[str, Meta(description="Its name in the folder `quarantine` in `archive.work_path`.")]
-    event_type: str
-    at: Annotated[str, Meta(description="When the load refused them.")]
-    rows: Count
-    reasons: Annotated[list[QuarantineReason], Meta(description="Those with the most rows, at most 20.")]
-    other_reasons: Annotated[Count, Meta(description="Rows that were refused for other reasons.")]
-
-
-class Quarantine(Answer, frozen=True):
-    count: Annotated[Count, Meta(description="How many tables there are.")]
-    tables: Annotated[list[QuarantineTable], Meta(description="The newest, at most 20.")]
-
-
-class LoggedError(Answer, frozen=True):
-    """A log record of level warning or higher."""
-
-    time: str
-    level: str
-    message: str
-    event: str | None
-    request_id: str | None
-
-
 class Overview(Answer, frozen=True):
     """The streams, their watchers, and recent errors."""
 
@@ -262,7 +214,7 @@ class Overview(Answer, frozen=True):
     archive: ArchiveState | None
     audit: AuditResult | None
     quarantine: Annotated[Quarantine | None, Meta(description="Null if loads have put nothing aside on this machine.")]
-    recent_errors: list[LoggedError]
+    recent_errors: Sequence[RecentRecord]
     request_id: RequestId
 
 
@@ -282,14 +234,11 @@ async def overview(request: Request) -> Response:
         service.connections(),
         [_stream(service, name, state, watchers) for name, state in states.items()],
         _slowest(watchers, states),
-        None if service.lateness is None else msgspec.convert(service.lateness.describe(), LatenessOverview),
+        None if service.lateness is None else service.lateness.describe(),
         archive,
         None if archive is None else archive.audit,
-        msgspec.convert(await service.quarantined.describe(), Quarantine | None),
-        [
-            LoggedError(event_time(each.time), each.level, each.message, each.event, each.request_id)
-            for each in RECENT.newest_first()
-        ],
+        await service.quarantined.describe(),
+        RECENT.newest_first(),
         request.id,
     )
     return Response.json(answer)
