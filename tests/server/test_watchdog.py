@@ -47,6 +47,11 @@ def replay_request() -> Request:
     return request
 
 
+def held_by_the_culprit(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """What was said of it; a busy machine may have held the loop, too."""
+    return [record for record in caplog.records if "slow.py" in getattr(record, "where", "")]
+
+
 def test_who_held_the_loop_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     lag = Histogram(LAGS)
 
@@ -59,7 +64,7 @@ def test_who_held_the_loop_is_in_the_log(caplog: pytest.LogCaptureFixture) -> No
         await asyncio.sleep(0.1)
         request = replay_request()
         await culprit(request)
-        while not any(record.event == "event_loop.held" for record in caplog.records):  # type: ignore[attr-defined]
+        while not held_by_the_culprit(caplog):
             await asyncio.sleep(0.01)
         watchdog.stop()
         return request.id
@@ -68,10 +73,10 @@ def test_who_held_the_loop_is_in_the_log(caplog: pytest.LogCaptureFixture) -> No
     culprit.__code__ = culprit.__code__.replace(co_filename="/somewhere/aviso_server/http/slow.py")
     with caplog.at_level(logging.WARNING):
         request_id = asyncio.run(asyncio.wait_for(run(), PATIENCE))
-    record: Any = caplog.records[0]
+    (record,) = held_by_the_culprit(caplog)
+    assert record.event == "event_loop.held"
     assert record.seconds >= HELD * 0.9
     assert (record.request_id, record.route) == (request_id, "/api/v1/replay")
-    assert "slow.py" in record.where
     assert lag.sum >= HELD * 0.9
 
 
