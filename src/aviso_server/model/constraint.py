@@ -78,7 +78,7 @@ def read_constraint(name: str, kind: Kind, operators: tuple[str, ...], request: 
     if operator == "in":
         if type(operand) is not list or not operand:
             raise InvalidRequest(f"Field '{name}': 'in' expects a non-empty array of {_NOUNS[kind]}", field=name)
-        return Constraint(kind, operator, tuple(_operand(name, operator, kind, item) for item in operand))
+        return Constraint(kind, operator, tuple([_operand(name, operator, kind, item) for item in operand]))
     if operator == "between":
         if type(operand) is not list or len(operand) != 2:
             raise InvalidRequest(f"Field '{name}': 'between' expects exactly two values [min, max]", field=name)
