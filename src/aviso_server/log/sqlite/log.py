@@ -100,6 +100,7 @@ class SqliteLog:
         self._entries: dict[str, Entry] = {}
         self._trimmed: dict[str, int] = {}  # what readers have seen of retention; the writer's word may come later
         self._gathered: list[Work] = []
+        self._alone = True  # the last commit was of one
         self._handed_over = 0  # so many are with the writer's thread
         self._waiting = 0
         self.commit_sizes = Histogram(COMMIT_SIZES)
@@ -281,17 +282,22 @@ class SqliteLog:
 
     def _submit(self, work: Work) -> None:
         # What two turns of the event loop bring, and what comes while the last commit is on its way to the disk, is
-        # committed together. A turn that finds nothing takes microseconds; one that finds more saves a commit.
+        # committed together. Whoever was alone in the last commit waits for one turn only, which beside many watchers
+        # takes long.
         assert self._opened is not None  # _promise has looked
         if not self._gathered and not self._handed_over:
             loop = self._opened.loop
-            loop.call_soon(loop.call_soon, self._hand_over)
+            if self._alone:
+                loop.call_soon(self._hand_over)
+            else:
+                loop.call_soon(loop.call_soon, self._hand_over)
         self._gathered.append(work)
 
     def _hand_over(self) -> None:
         if not self._gathered or self._opened is None:
             return
         gathered, self._gathered = self._gathered, []
+        self._alone = len(gathered) == 1
         self._handed_over += len(gathered)
         self._opened.writer.put(gathered)
 

@@ -335,9 +335,8 @@ class StreamTables:
 
     def add_all(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Number drafts, each in its stream."""
-        streams = {draft.stream for draft in drafts}
-        if len(streams) == 1:
-            return self.of(streams.pop()).add_all(drafts)
+        if len(drafts) > 1 and len({draft.stream for draft in drafts}) == 1:
+            return self.of(drafts[0].stream).add_all(drafts)
         return [self.of(draft.stream).add(draft) for draft in drafts]
 
     def existing(self, stream: str) -> StreamTable | None:

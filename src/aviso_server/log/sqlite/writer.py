@@ -255,7 +255,7 @@ class Writer:
             changed = tables.save()
             for name, entry in changed.items():
                 self._ledger.make_room(entry.id, name)
-            self._connection.execute("COMMIT")
+            self._connection.commit()  # waits for Python's lock once, `execute` three times
         except BaseException as error:
             self._roll_back()
             if isinstance(error, (sqlite3.OperationalError, OSError)):
