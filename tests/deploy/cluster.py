@@ -22,8 +22,6 @@ from tests.harness.patience import PATIENCE
 
 __all__ = ["Pod", "Service"]
 
-START_SECONDS = 30
-
 
 class Pod:
     """The container of a deployment as a process: its arguments, variables, configuration, probe and end."""
@@ -56,9 +54,9 @@ class Pod:
 
     def wait_until_ready(self) -> None:
         """Wait until the readiness probe succeeds."""
-        client = self._server.wait_until_listening(START_SECONDS).client
+        client = self._server.wait_until_listening().client
         probe = self._container["readinessProbe"]["httpGet"]["path"]
-        wait_until(lambda: client.request("GET", probe).status == 200, START_SECONDS)
+        wait_until(lambda: client.request("GET", probe).status == 200)
 
     def end(self) -> tuple[int, float]:
         """End it as Kubernetes does; the exit code, and how many seconds of the grace period were left."""

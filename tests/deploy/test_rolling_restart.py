@@ -22,7 +22,7 @@ def deployment(tmp_path: Path) -> Iterator[dict[str, dict[str, Any]]]:
     """The chart for two servers on a real broker, with ports that are free here."""
     with single(tmp_path / "broker") as broker:
         config = {**configuration(broker.url), "metrics": {"enabled": False}}
-        yield documents({"replicaCount": 2, "preStopSeconds": 1, "config": config})
+        yield documents({"replicaCount": 2, "preStopSeconds": 3, "config": config})
 
 
 @pytest.mark.long  # every pod is given its time to end

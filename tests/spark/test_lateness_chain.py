@@ -12,6 +12,7 @@ from aviso_server.model.lateness import DAY, day_text
 from aviso_server.model.notification import Notification
 from aviso_server.model.times import seconds_text
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 from tests.model.event_types import event_type
 from tests.spark.archive.keeping import until
 from tests.spark.stored import store
@@ -34,7 +35,7 @@ CONFIG: dict[str, Any] = {
 }
 PAST = 20  # days
 # Nobody knows how long Java takes to start. So ports are expected one after the other: some always lie ahead.
-PORTS = 100
+PORTS = 300
 APART = 2  # seconds
 WAIT = 300.0  # seconds
 
@@ -77,13 +78,13 @@ def test_what_the_archive_shows_as_usual_is_missed(tmp_path: Path) -> None:
             said = server.client.replay("aviso_lateness", {"status": "arrived"}).notifications
             return [each["data"] for each in said]
 
-        until(arrived, 20, lambda: server.stderr)
+        until(arrived, PATIENCE, lambda: server.stderr)
         (late,) = arrived()
         assert late["identifier"]["combination"] == f"port={port}"
         assert late["payload"]["id"] == f"tide@{len(notifications) + 1}"
         in_time = next(each for each, moment in expected.items() if moment > time.time() + 3)
         assert server.client.notify("tide", {"port": in_time, "date": day_text(days[in_time])}).status == 200
-        until(lambda: time.time() > expected[in_time] + 5, 60)  # it would have been said by now
+        until(lambda: time.time() > expected[in_time] + 5, PATIENCE)  # it would have been said by now
         said = server.client.replay("aviso_lateness", {"status": "overdue"}).notifications
         names = [each["data"]["payload"]["identifier"]["port"] for each in said]
         assert in_time not in names

@@ -253,7 +253,7 @@ def test_a_killed_query_goes_on_without_loss_or_double(spark: SparkSession, tmp_
             process = subprocess.Popen(command, env=environment, stdout=printed, stderr=printed)
         family = set()
         try:
-            deadline = time.monotonic() + 200
+            deadline = time.monotonic() + 5 * PATIENCE
             while committed(tmp_path) < 3:
                 assert process.poll() is None, "the query ended by itself"
                 assert time.monotonic() < deadline, "no micro-batch was committed in time"
@@ -281,7 +281,7 @@ def continued(spark: SparkSession, server: Server, folder: Path) -> list[tuple[s
     table = stream.load().select("event_type", "sequence", "payload").writeStream.format("parquet")
     table = table.option("path", str(folder / "table")).option("checkpointLocation", str(folder / "checkpoint"))
     query = table.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(int(5 * PATIENCE))
     written = spark.read.parquet(str(folder / "table")).select("event_type", "sequence").collect()
     return [(row.event_type, row.sequence) for row in written]
 
@@ -295,7 +295,7 @@ def test_a_query_may_start_with_what_comes_next(spark: SparkSession, tmp_path: P
             stream = spark.readStream.format("aviso").options(**options).load().select("sequence")
             query = stream.writeStream.format("parquet").option("path", str(tmp_path / "table"))
             query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-            assert query.start().awaitTermination(120)
+            assert query.start().awaitTermination(int(5 * PATIENCE))
             written = spark.read.schema("sequence long").parquet(str(tmp_path / "table"))
             return sorted(row.sequence for row in written.collect())
 
@@ -327,7 +327,7 @@ def test_a_query_streams_what_comes_and_survives_a_restart_of_the_server(spark: 
     assert sorted(seen) == list(range(4, 13))
 
 
-def wait_for(condition: Any, seconds: float = 90.0) -> None:
+def wait_for(condition: Any, seconds: float = 5 * PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

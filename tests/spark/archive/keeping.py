@@ -19,6 +19,7 @@ from pyarrow import flight
 
 from aviso_server.model.filter import Filter
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 from tests.lake.scene import rows_in
 
 __all__ = ["Caller", "Pipeline", "archived", "caller", "children", "in_log", "is_running", "until"]
@@ -78,7 +79,7 @@ class Pipeline:
                 stdin=subprocess.PIPE,
                 stderr=errors,
             )
-        until(lambda: self._ready.exists() or self.ended, 120, self.last_words)
+        until(lambda: self._ready.exists() or self.ended, 5 * PATIENCE, self.last_words)
         self._port = json.loads(self._ready.read_bytes()).get("port", 0) if self._ready.exists() else 0
         return self
 
@@ -87,7 +88,7 @@ class Pipeline:
         """True if it is not running."""
         return self._process is None or self._process.poll() is not None
 
-    def wait(self, seconds: float = 120.0) -> int:
+    def wait(self, seconds: float = 5 * PATIENCE) -> int:
         """Wait for its end and return its exit code."""
         assert self._process is not None
         return self._process.wait(seconds)
@@ -116,11 +117,11 @@ class Pipeline:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process = None
-        until(lambda: not [pid for pid in java if is_running(pid)], 20, lambda: "Java is still there")
+        until(lambda: not [pid for pid in java if is_running(pid)], PATIENCE, lambda: "Java is still there")
 
     def kill_java(self) -> None:
         """End its Java at once, when there is one."""
-        until(lambda: children(self.pid), 120, self.last_words)
+        until(lambda: children(self.pid), 5 * PATIENCE, self.last_words)
         for pid in children(self.pid):
             os.kill(pid, signal.SIGKILL)
 
@@ -141,7 +142,7 @@ class Pipeline:
         except flight.FlightError:
             return 0
 
-    def until_archived(self, stream: str, last: int, seconds: float = 180.0) -> None:
+    def until_archived(self, stream: str, last: int, seconds: float = 5 * PATIENCE) -> None:
         """Wait until the archive of a stream reaches a sequence."""
         until(lambda: self.archived(stream) >= last, seconds, self.last_words)
 
@@ -155,7 +156,9 @@ class Caller:
 
     def __init__(self, client: flight.FlightClient, token: str) -> None:
         self._client = client
-        self._options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())], timeout=60)
+        self._options = flight.FlightCallOptions(
+            headers=[(b"authorization", f"Bearer {token}".encode())], timeout=5 * PATIENCE
+        )
 
     def ask(self, operation: str, **request: Any) -> Any:
         """Return the answer to an action."""

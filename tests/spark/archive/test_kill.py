@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 from tests.spark.archive.keeping import Pipeline, archived, in_log, until
 from tests.spark.scene import CONFIGURATION, flood, tide
 
@@ -91,4 +92,4 @@ def test_nothing_is_lost_or_doubled_by_any_kill(tmp_path: Path) -> None:
 def grow(pipeline: Pipeline) -> None:
     """Wait until the archive is growing."""
     before = pipeline.archived("floods")
-    until(lambda: pipeline.archived("floods") > before, 180, pipeline.last_words)
+    until(lambda: pipeline.archived("floods") > before, 5 * PATIENCE, pipeline.last_words)
