@@ -21,11 +21,11 @@ from aviso_server.model.fields import FIELD_TYPES
 from aviso_server.model.filter import Filter
 from aviso_server.model.times import Span
 from aviso_server.store import Store
+from aviso_server.subscriptions.active import Active
 from aviso_server.subscriptions.push import RetryPolicy
 from aviso_server.subscriptions.registry import Limits, Subscriptions
 from aviso_server.subscriptions.signatures import Vault
 from aviso_server.subscriptions.sinks import SinkClient, SinkRules
-from aviso_server.subscriptions.state_keeper import Active
 from aviso_server.subscriptions.subscription import ANYBODY, Definition, Subscription
 
 SEAS = ("north", "south")
@@ -116,10 +116,10 @@ class World:
         for active in list(self.subscriptions.all):
             self.subscriptions._timers.discard(active)
             active.close()
-            self.subscriptions._keeper._dirty.clear()
+            self.subscriptions._states._dirty.clear()
         for task in self.subscriptions._tasks:
             task.cancel()
-        await self.subscriptions._keeper.stop()
+        await self.subscriptions._states.stop()
         self.subscriptions._client.close()
         await self.hub.stop()
         await self.log.close()

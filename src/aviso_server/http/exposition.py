@@ -30,7 +30,7 @@ from aviso_server.http.service import Service
 from aviso_server.log.base import Batching, StreamState, Waiting
 from aviso_server.model.lateness import Status
 from aviso_server.model.times import SECOND, parse_instant
-from aviso_server.subscriptions.state_keeper import Tally as SubscriptionTally
+from aviso_server.subscriptions.active import Tally as SubscriptionTally
 from aviso_server.subscriptions.subscription import Status as SubscriptionStatus
 
 __all__ = ["SERIES", "MetricsApp"]

@@ -17,10 +17,11 @@ from aviso_server.delivery.hub import Hub
 from aviso_server.errors import InvalidRequest, LogError, LogUnavailable
 from aviso_server.log.records import Change, Records
 from aviso_server.model.times import SECOND
+from aviso_server.subscriptions.active import Active, Tally, state_key
 from aviso_server.subscriptions.cursor import read_events
+from aviso_server.subscriptions.dead_letters import DeadLetter, DeadLetters
 from aviso_server.subscriptions.rates import OwnerRates
 from aviso_server.subscriptions.receipts import close_overdue, collect, next_deadline
-from aviso_server.subscriptions.state_keeper import Active, DeadLetter, DeadLetters, Tally, state_key
 from aviso_server.subscriptions.subscription import Leased, State
 
 __all__ = ["Puller", "Work", "Worker"]

@@ -11,6 +11,7 @@ import base64
 import logging
 import random
 import re
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from email.utils import parsedate_to_datetime
@@ -21,23 +22,16 @@ import msgspec
 from aviso_server.delivery.timers import Timers
 from aviso_server.errors import InvalidRequest, LogError
 from aviso_server.model.times import SECOND, event_time
+from aviso_server.subscriptions.active import Active, StateWriter, Tally
 from aviso_server.subscriptions.cursor import Event
+from aviso_server.subscriptions.dead_letters import DeadLetter, DeadLetters
 from aviso_server.subscriptions.rates import OwnerRates
 from aviso_server.subscriptions.receipts import close_overdue, collect, next_deadline
 from aviso_server.subscriptions.signatures import Vault
 from aviso_server.subscriptions.sinks import Answer, NotSent, Sink, SinkClient
-from aviso_server.subscriptions.state_keeper import (
-    Active,
-    Attempt,
-    Attempts,
-    DeadLetter,
-    DeadLetters,
-    StateKeeper,
-    Tally,
-)
 from aviso_server.subscriptions.subscription import Subscription
 
-__all__ = ["TEST_TYPE", "Pusher", "RetryPolicy", "webhook_id"]
+__all__ = ["TEST_TYPE", "Attempt", "Pusher", "RetryPolicy", "webhook_id"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +52,8 @@ _REFUSED_PAUSE = 30.0  # seconds before we look again whether the owner may read
 _LOG_PAUSE = 2.0  # seconds before we try again to read the log
 _PAYLOAD_TOO_LARGE = 413
 _GONE = 410
+_SHOWN_FOR = 512  # subscriptions whose last attempts are remembered
+_ATTEMPTS = 10  # of each
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
@@ -89,6 +85,42 @@ def webhook_id(subscription: str, events: Sequence[Event]) -> str:
     return f"msg_{subscription}_{first}" if first == last else f"msg_{subscription}_{first}-{last}"
 
 
+class Attempt(msgspec.Struct, frozen=True):
+    """A request to a sink and its answer, for people."""
+
+    time: int
+    webhook_id: str
+    count: int
+    request_headers: dict[str, str]
+    request: str  # its beginning
+    status: int  # 0: no answer came
+    answer: str  # its beginning, or why there was none
+    seconds: float
+
+
+class Attempts:
+    """The last attempts of the subscriptions that were busy last."""
+
+    def __init__(self) -> None:
+        self._attempts: OrderedDict[str, deque[Attempt]] = OrderedDict()
+
+    def add(self, subscription: str, attempt: Attempt) -> None:
+        found = self._attempts.get(subscription)
+        if found is None:
+            found = self._attempts[subscription] = deque(maxlen=_ATTEMPTS)
+            if len(self._attempts) > _SHOWN_FOR:
+                self._attempts.popitem(last=False)
+        found.appendleft(attempt)
+        self._attempts.move_to_end(subscription)
+
+    def of(self, subscription: str) -> list[Attempt]:
+        """Return the attempts of a subscription, the newest first."""
+        return list(self._attempts.get(subscription, ()))
+
+    def forget(self, subscription: str) -> None:
+        self._attempts.pop(subscription, None)
+
+
 class Pusher:
     """Delivers the push subscriptions of this server."""
 
@@ -96,7 +128,7 @@ class Pusher:
         self,
         client: SinkClient,
         vault: Vault,
-        keeper: StateKeeper,
+        states: StateWriter,
         letters: DeadLetters,
         timers: Timers,
         rates: OwnerRates,
@@ -112,7 +144,7 @@ class Pusher:
         self.attempts = Attempts()
         self.client = client
         self._vault = vault
-        self._keeper = keeper
+        self._states = states
         self._letters = letters
         self._timers = timers
         self._rates = rates
@@ -189,7 +221,7 @@ class Pusher:
         if active.definition.batch > 1 and not state.sending and not state.outbox:
             # after a crash the same ones have to go together again, under the same id: so it is written down first
             state.next, state.sending = cursor.next, self._ends(active)
-            await self._keeper.save(active)
+            await self._states.save(active)
         events = self._next_events(active)
         if not events:
             state.sending = state.sending[1:]
@@ -226,9 +258,9 @@ class Pusher:
         else:
             close_overdue(state, wish, self._clock(), self._source, active.definition.name)
         if state.outbox:
-            await self._keeper.save(active)  # a receipt is made once
+            await self._states.save(active)  # a receipt is made once
             return 0.0
-        self._keeper.note(active)
+        self._states.note(active)
         if waits:
             return 0.0
         due = next_deadline(state, wish)
@@ -280,7 +312,7 @@ class Pusher:
         self._tally.delivered["push"] += len(events)
         if self._singly.get(active.id, state.next) < state.next:
             del self._singly[active.id]
-        self._keeper.note(active)
+        self._states.note(active)
 
     async def _note_failure(self, active: Active, events: Sequence[Event], outcome: _Outcome) -> float | None:
         """Decide what becomes of events that the sink did not take."""
@@ -308,7 +340,7 @@ class Pusher:
             self._singly[active.id] = events[-1].sequence
             state.sending = []
             state.attempts = state.failing_since = 0
-            self._keeper.note(active)
+            self._states.note(active)
             return 0.0
         delay = self._policy.delay(state.attempts, outcome.wish)
         if exhausted:
@@ -325,7 +357,7 @@ class Pusher:
                     extra={"event": "subscription.push.blocked", **_about(active), "sequence": events[0].sequence},
                 )
         state.due = now + int(delay * SECOND)
-        self._keeper.note(active)
+        self._states.note(active)
         return delay
 
     async def _park(self, active: Active, event: Event, outcome: _Outcome) -> None:
@@ -342,7 +374,7 @@ class Pusher:
         state.sending = state.sending[1:]
         state.attempts = state.failing_since = state.due = 0
         self._tally.parked["push"] += 1
-        self._keeper.note(active)
+        self._states.note(active)
         logger.warning(
             "a notification was parked as a dead letter",
             extra={"event": "subscription.letter.parked", **_about(active), "sequence": event.sequence},
@@ -367,7 +399,7 @@ class Pusher:
         async def remove() -> None:
             if await self._letters.remove(active.id, sequence):
                 active.state.parked -= 1
-                self._keeper.note(active)
+                self._states.note(active)
 
         _background(remove())
 
@@ -391,7 +423,7 @@ class Pusher:
                 raise
             active.state.delivered += 1
             self._tally.delivered["push"] += 1
-            self._keeper.note(active)
+            self._states.note(active)
             return
         changed = msgspec.structs.replace(
             letter, attempts=letter.attempts + 1, last=self._clock(), status=outcome.status, answer=outcome.text

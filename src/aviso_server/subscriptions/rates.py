@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aviso_server.subscriptions.state_keeper import Active
+from aviso_server.subscriptions.active import Active
 
 __all__ = ["OwnerRates"]
 

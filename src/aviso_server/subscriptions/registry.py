@@ -26,22 +26,15 @@ from aviso_server.log.records import Change, Record
 from aviso_server.model.event_type import Catalogue, EventType, read_point
 from aviso_server.model.filter import Filter
 from aviso_server.model.times import SECOND, Span, parse_instant
+from aviso_server.subscriptions.active import Active, StateWriter, Tally, state_key
 from aviso_server.subscriptions.cursor import Cursor, read_events
+from aviso_server.subscriptions.dead_letters import DeadLetter, DeadLetters
 from aviso_server.subscriptions.pull import Puller
-from aviso_server.subscriptions.push import Pusher, RetryPolicy
+from aviso_server.subscriptions.push import Attempt, Pusher, RetryPolicy
 from aviso_server.subscriptions.rates import OwnerRates
 from aviso_server.subscriptions.receipts import learn
 from aviso_server.subscriptions.signatures import Vault
 from aviso_server.subscriptions.sinks import SinkClient, check_headers
-from aviso_server.subscriptions.state_keeper import (
-    Active,
-    Attempt,
-    DeadLetter,
-    DeadLetters,
-    StateKeeper,
-    Tally,
-    state_key,
-)
 from aviso_server.subscriptions.subscription import (
     Definition,
     Gap,
@@ -124,12 +117,12 @@ class Subscriptions:
         self._names: dict[tuple[str, str], str] = {}
         self._filters: dict[Filter, Filter] = {}  # those with the same share one
         self._timers = Timers()
-        self._keeper = StateKeeper(self._records, self._fenced)
+        self._states = StateWriter(self._records, self._fenced)
         rates = OwnerRates(limits.notifications_per_second, limits.bytes_per_second)
         self.pusher = Pusher(
             client,
             vault or Vault(secrets.token_bytes(32)),
-            self._keeper,
+            self._states,
             self.letters,
             self._timers,
             rates,
@@ -189,11 +182,11 @@ class Subscriptions:
             if self._records.shared and active.state.server == self.server:
                 active.state.server = ""
                 if active.definition.delivery == "push":
-                    self._keeper.note(active)
-        await self._keeper.stop()
+                    self._states.note(active)
+        await self._states.stop()
         try:
             async with asyncio.timeout(5):
-                await self._keeper.flush()
+                await self._states.flush()
         except (LogError, TimeoutError) as error:
             logger.warning(
                 "how far subscriptions have come was not saved: %s", error, extra={"event": "subscription.state.failed"}
@@ -456,7 +449,7 @@ class Subscriptions:
 
     def _forget(self, active: Active) -> None:
         self._release(active)
-        self._keeper.forget(active)
+        self._states.forget(active)
         self.pusher.attempts.forget(active.id)
         self._actives.pop(active.id, None)
         key = (active.subscription.owner.key, active.definition.name)
@@ -476,7 +469,7 @@ class Subscriptions:
         learn(state, wish, events)
 
     async def _sink_is_gone(self, active: Active, reason: str) -> None:
-        self._keeper.note(active)
+        self._states.note(active)
         await self._set_status(active, "disabled", reason, "the sink")
         self._log("disabled", active, "the sink")
 
@@ -505,7 +498,7 @@ class Subscriptions:
                 continue
             if active.definition.delivery == "push":
                 active.state.next = place
-                self._keeper.note(active)
+                self._states.note(active)
             else:
                 self._tasks.append(asyncio.create_task(self._advance(active, place)))
         self._tasks = [task for task in self._tasks if not task.done()]
@@ -608,7 +601,7 @@ class Subscriptions:
             await self._change_remote_state(active, change)
             return
         change(active.state)
-        await self._keeper.save(active)
+        await self._states.save(active)
 
     async def _change_remote_state(self, active: Active, change: Callable[[State], None]) -> None:
         """Change the state of a subscription that another server serves; that one finds out when it next saves it."""

@@ -19,8 +19,10 @@ from aviso_server.http.response import Answer, Count, RequestId, Response
 from aviso_server.model.event_type import read_point
 from aviso_server.model.json_text import loads
 from aviso_server.model.times import Instant, Span, event_time, read_start
+from aviso_server.subscriptions.active import Active
+from aviso_server.subscriptions.dead_letters import DeadLetter
+from aviso_server.subscriptions.push import Attempt
 from aviso_server.subscriptions.registry import NameTaken, NoSuchSubscription, Subscriptions, TooMany
-from aviso_server.subscriptions.state_keeper import Active, Attempt, DeadLetter
 from aviso_server.subscriptions.subscription import (
     ANYBODY,
     MAX_BATCH,

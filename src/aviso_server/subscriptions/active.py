@@ -1,4 +1,4 @@
-"""Subscriptions while they are served, and the keeper that makes durable how far each has come.
+"""Subscriptions while they are served, and the writer that makes durable how far each has come.
 
 States are saved together, a few times a second, as far as nobody waits for them. After a crash a subscription goes on
 from the state that was saved last: what was delivered since then is delivered again, under the same id.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -21,15 +20,13 @@ from aviso_server.model.filter import Filter
 from aviso_server.subscriptions.cursor import Cursor
 from aviso_server.subscriptions.subscription import Definition, State, Subscription
 
-__all__ = ["Active", "Attempt", "Attempts", "DeadLetter", "DeadLetters", "StateKeeper", "Tally", "state_key"]
+__all__ = ["Active", "StateWriter", "Tally", "state_key"]
 
 logger = logging.getLogger(__name__)
 
 _DELAY = 0.05  # seconds that a state may be ahead of what is saved, if nobody waits for it
 _PAUSE = 1.0  # seconds before another try, when the log cannot be written
 _AT_ONCE = 256  # states saved together: publishers share the commit
-_SHOWN_FOR = 512  # subscriptions whose last attempts are remembered
-_ATTEMPTS = 10  # of each
 
 
 def state_key(subscription: str) -> str:
@@ -41,7 +38,7 @@ class Active:
     """A subscription that this server knows, at work or not."""
 
     __slots__ = (
-        "_keeper_future",
+        "_saved",
         "cursor",
         "not_before",
         "on_tick",
@@ -69,7 +66,7 @@ class Active:
         self.retries: set[int] | None = None  # dead letters that are to be sent again
         self.worker: Any = None  # of a subscription that is pulled
         self.on_tick: Callable[[Active], None] | None = None
-        self._keeper_future: asyncio.Future[None] | None = None
+        self._saved: asyncio.Future[None] | None = None
 
     @property
     def id(self) -> str:
@@ -112,105 +109,7 @@ class Tally:
         self.refused = 0  # deliveries that the roles of the owner did not allow
 
 
-class Attempt(msgspec.Struct, frozen=True):
-    """A request to a sink and its answer, for people."""
-
-    time: int
-    webhook_id: str
-    count: int
-    request_headers: dict[str, str]
-    request: str  # its beginning
-    status: int  # 0: no answer came
-    answer: str  # its beginning, or why there was none
-    seconds: float
-
-
-class Attempts:
-    """The last attempts of the subscriptions that were busy last."""
-
-    def __init__(self) -> None:
-        self._attempts: OrderedDict[str, deque[Attempt]] = OrderedDict()
-
-    def add(self, subscription: str, attempt: Attempt) -> None:
-        found = self._attempts.get(subscription)
-        if found is None:
-            found = self._attempts[subscription] = deque(maxlen=_ATTEMPTS)
-            if len(self._attempts) > _SHOWN_FOR:
-                self._attempts.popitem(last=False)
-        found.appendleft(attempt)
-        self._attempts.move_to_end(subscription)
-
-    def of(self, subscription: str) -> list[Attempt]:
-        """Return the attempts of a subscription, the newest first."""
-        return list(self._attempts.get(subscription, ()))
-
-    def forget(self, subscription: str) -> None:
-        self._attempts.pop(subscription, None)
-
-
-class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A notification that could not be delivered, kept with why."""
-
-    sequence: int
-    event: msgspec.Raw
-    attempts: int
-    first: int  # when the first attempt failed, nanoseconds since 1970
-    last: int
-    status: int  # of the last answer; 0: there was none
-    answer: str
-    blocking: bool = False  # deliveries wait behind it
-
-
-class DeadLetters:
-    """The dead letters of all subscriptions, a record each."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-
-    async def keep(self, subscription: str, letter: DeadLetter) -> bool:
-        """Keep a letter, in place of an earlier one about the same; True if it is the first."""
-        known = await self._find(subscription, letter.sequence)
-        key = _letter_key(subscription, letter.sequence)
-        await self._records.save([Change(key, msgspec.json.encode(letter), 0 if known is None else known[1])])
-        return known is None
-
-    async def find(self, subscription: str, sequence: int) -> DeadLetter | None:
-        """Return the letter about a notification."""
-        found = await self._find(subscription, sequence)
-        return None if found is None else found[0]
-
-    async def remove(self, subscription: str, sequence: int) -> bool:
-        """Forget a letter; False if there is none."""
-        found = await self._find(subscription, sequence)
-        if found is None:
-            return False
-        (removed,) = await self._records.save([Change(_letter_key(subscription, sequence), b"", found[1])])
-        return removed is not None
-
-    async def all(self, subscription: str) -> list[DeadLetter]:
-        """Return the letters of a subscription in order of sequences."""
-        records = await self._records.load(f"dead.{subscription}.")
-        letters = [msgspec.json.decode(each.value, type=DeadLetter) for each in records]
-        return sorted(letters, key=lambda letter: letter.sequence)
-
-    async def remove_all(self, subscription: str) -> None:
-        """Forget the letters of a subscription."""
-        records = await self._records.load(f"dead.{subscription}.")
-        await self._records.save([Change(each.key, b"", each.revision) for each in records])
-
-    async def _find(self, subscription: str, sequence: int) -> tuple[DeadLetter, int] | None:
-        key = _letter_key(subscription, sequence)
-        for record in await self._records.load(key):
-            if record.key == key:
-                return msgspec.json.decode(record.value, type=DeadLetter), record.revision
-        return None
-
-
-def _letter_key(subscription: str, sequence: int) -> str:
-    return f"dead.{subscription}.{sequence}"
-
-
-class StateKeeper:
+class StateWriter:
     """Saves states. Whoever finds that another server has saved one lets go of the subscription."""
 
     def __init__(self, records: Records, on_fenced: Callable[[Active], None]) -> None:
@@ -229,9 +128,9 @@ class StateKeeper:
 
     async def save(self, active: Active) -> None:
         """Save it now; LogUnavailable if that fails, or if another server serves the subscription."""
-        if active._keeper_future is None:
-            active._keeper_future = asyncio.get_running_loop().create_future()
-        future = active._keeper_future
+        if active._saved is None:
+            active._saved = asyncio.get_running_loop().create_future()
+        future = active._saved
         self.note(active)
         self._urgent.set()
         await asyncio.shield(future)
@@ -278,9 +177,9 @@ class StateKeeper:
         for active in some:
             del self._dirty[active]
         changes = [Change(state_key(each.id), _encode(each.state), each.state_revision) for each in some]
-        waiting = [(each, each._keeper_future) for each in some]
+        waiting = [(each, each._saved) for each in some]
         for each in some:
-            each._keeper_future = None
+            each._saved = None
         try:
             revisions = await self._records.save(changes)
         except LogError as error:
@@ -304,7 +203,7 @@ class StateKeeper:
 
     @staticmethod
     def _answer(active: Active, error: LogError) -> None:
-        future, active._keeper_future = active._keeper_future, None
+        future, active._saved = active._saved, None
         if future is not None and not future.done():
             future.set_exception(error)
             future.exception()
