@@ -419,7 +419,9 @@ def simulate(seed: int, steps: Sequence[Step]) -> str | None:
     return None
 
 
-def shortest(seed: int, steps: Sequence[Step]) -> list[Step]:
+def shortest(
+    seed: int, steps: Sequence[Step], simulate: Callable[[int, Sequence[Step]], str | None] = simulate
+) -> list[Step]:
     """Leave out every step of a failing schedule without which it still fails."""
     kept = list(steps)
     for place in reversed(range(1, len(kept))):

@@ -119,7 +119,7 @@ class World:
             self.subscriptions._states._dirty.clear()
         for task in self.subscriptions._tasks:
             task.cancel()
-        await self.subscriptions._states.stop()
+        await self.subscriptions._states.stop(0)
         self.subscriptions._client.close()
         await self.hub.stop()
         await self.log.close()

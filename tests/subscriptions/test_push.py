@@ -6,6 +6,7 @@ import base64
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -227,6 +228,42 @@ def test_without_consent_nothing_is_sent(api: Api, sea: str) -> None:
         assert heights(receiver.wait_for(posts + 1)[posts:]) == [1]
 
 
+def test_pausing_does_not_stand_in_for_consent(api: Api, sea: str) -> None:
+    with Receiver(lambda got: Reply(200, body=b"hello"), consents=False) as receiver:
+        assert api.push("mine", receiver.url, {"sea": sea})["status"] == "unconfirmed"
+        assert api.ok("POST", "/mine/pause")["status"] == "unconfirmed"
+        assert api.ok("POST", "/mine/resume")["status"] == "unconfirmed"
+        publish(api.client, sea, 1)
+        assert all(event["type"] == "int.ecmwf.aviso.challenge" for got in receiver.posts for event in got.events)
+
+
+def test_the_consent_of_one_sink_is_not_that_of_another(api: Api, sea: str) -> None:
+    asked, changed = threading.Event(), threading.Event()
+
+    def late(got: Got) -> Reply:
+        """Agree, but only after the subscription has got another sink."""
+        asked.set()
+        changed.wait(60)
+        return Reply(200, body=got.events[0]["data"]["challenge"].encode())
+
+    with Receiver(late, consents=False) as first, Receiver(lambda got: Reply(200), consents=False) as victim:
+        making = threading.Thread(target=api.push, args=("mine", first.url, {"sea": sea}))
+        making.start()
+        assert asked.wait(60)
+        assert api.ok("PATCH", "/mine", {"sink": victim.url})["status"] == "unconfirmed"
+        changed.set()
+        making.join(60)
+        assert api.show("mine")["status"] == "unconfirmed"
+
+
+def test_a_paused_subscription_with_another_sink_stays_paused(api: Api, sea: str) -> None:
+    with Receiver() as first, Receiver() as second:
+        api.push("mine", first.url, {"sea": sea})
+        api.ok("POST", "/mine/pause")
+        assert api.ok("PATCH", "/mine", {"sink": second.url})["status"] == "paused"
+        assert api.ok("POST", "/mine/resume")["status"] == "active"
+
+
 def test_consent_by_a_challenge(api: Api, sea: str) -> None:
     def answer(got: Got) -> Reply:
         (event,) = got.events
@@ -281,6 +318,38 @@ def test_a_changed_filter_holds_from_the_cursor_on(api: Api, sea: str) -> None:
         assert heights(receiver.wait_for(3)) == [1, 2, 12]
         api.ok("PATCH", "/mine", {"from_id": "1"})
         until(lambda: heights(receiver.posts) == [1, 2, 12, 1, 11, 2, 12])
+
+
+def test_pausing_waits_for_the_answer_that_is_on_its_way(api: Api, sea: str) -> None:
+    arrived = threading.Event()
+
+    def slow(got: Got) -> Reply:
+        arrived.set()
+        time.sleep(0.5)
+        return Reply()
+
+    with Receiver(slow) as receiver:
+        api.push("mine", receiver.url, {"sea": sea})
+        publish(api.client, sea, 1)
+        assert arrived.wait(60)
+        assert api.ok("POST", "/mine/pause")["delivered"] == 1
+        api.ok("POST", "/mine/resume")
+        publish(api.client, sea, 2)
+        assert heights(receiver.wait_for(2)) == [1, 2], "none twice"
+
+
+def test_resuming_tries_at_once(tmp_path: Path) -> None:
+    config = configuration("in_memory", retry_delay_ms=3_600_000, max_retry_delay_ms=3_600_000)
+    with Server(config, tmp_path) as server, Receiver(lambda got: Reply(200 if healed else 500)) as receiver:
+        healed = False
+        api = Api(server.client)
+        api.push("mine", receiver.url)
+        publish(api.client, "x", 1)
+        receiver.wait_for(1)
+        until(lambda: api.show("mine")["attempts"] == 1)
+        healed = True
+        api.ok("POST", "/mine/resume")
+        until(lambda: api.show("mine")["delivered"] == 1)
 
 
 def test_one_slow_sink_costs_nobody_else_anything(api: Api, sea: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aviso_server.model.times import SECOND, event_time
 from aviso_server.subscriptions.cursor import Event
-from aviso_server.subscriptions.receipts import close_overdue, collect, learn
+from aviso_server.subscriptions.receipts import Sets, close_overdue, collect, learn, learned
 from aviso_server.subscriptions.subscription import ReceiptWish, State
 from tests.harness import Server
 from tests.harness.client import JSON
@@ -85,7 +85,9 @@ def test_values_are_learned_from_most_of_the_last_sets() -> None:
     wish = ReceiptWish(field="step", by=("day",), learn_sets=3)
     state = State(next=1)
     earlier = [("old", ["99"]), ("a", ["0", "6"]), ("b", ["0", "6", "7"]), ("c", ["0", "6"])]
-    learn(state, wish, [event(n, day, step, n) for n, (day, steps) in enumerate(earlier) for step in steps])
+    sets: Sets = {}
+    learn(sets, wish, [event(n, day, step, n) for n, (day, steps) in enumerate(earlier) for step in steps])
+    state.learned = learned(sets, wish)
     collect(state, wish, [event(10, "d", "6", 10), event(11, "d", "0", 11)], "s", "n")
     ((kind, data),) = receipts(state)
     assert (kind, data["expected"], data["set"]) == ("aviso_complete", 2, {"day": "d"})

@@ -182,6 +182,10 @@ def test_roles_are_checked_again_at_every_delivery(tmp_path: Path) -> None:
             answer = reader.call("POST", "/queue/pull", {})
             assert answer.status == 400
             assert "no role" in answer.json()["message"]
+            for kept in ("deliveries", "dead"):
+                assert reader.call("GET", f"/mine/{kept}").status == 403, (
+                    "what was delivered before is not shown either"
+                )
             # with credentials that have the role, the owner's subscription has it too
             chief = as_(again.client, "reader-user", roles=["chief"])
             chief.ok("POST", "/mine/resume")

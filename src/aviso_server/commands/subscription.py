@@ -188,7 +188,7 @@ def _simple(action: str, words: str) -> click.Command:
 
 
 subscription.add_command(_simple("pause", "Stop delivering; nothing is lost meanwhile."))
-subscription.add_command(_simple("resume", "Go on, and ask the sink again if it had not agreed."))
+subscription.add_command(_simple("resume", "Deliver again; asks the sink again if it has not agreed."))
 
 
 @subscription.command()

@@ -98,8 +98,10 @@ class Hub:
         """Release every stream, and stop the heartbeats and the threads."""
         for stream in list(self.open_streams):
             self.release(stream)
-        for task in self._tasks:
+        for task in (*self._tasks, *self._opening.values()):
             task.cancel()
+        for feed in list(self._feeds.values()):
+            feed.close()
         self.store.close()
 
     async def join(self, wanted: Filter, on_lost: Callable[[], None]) -> LiveFeed:

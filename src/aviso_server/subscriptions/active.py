@@ -43,14 +43,14 @@ class Active:
         "not_before",
         "on_tick",
         "problem",
-        "retries",
+        "queue",
+        "resting",
         "revision",
         "state",
         "state_revision",
         "subscription",
         "task",
         "wanted",
-        "worker",
     )
 
     def __init__(self, subscription: Subscription, revision: int, wanted: Filter | None, problem: str) -> None:
@@ -63,8 +63,8 @@ class Active:
         self.cursor: Cursor | None = None
         self.task: asyncio.Task[None] | None = None  # delivers, or tries to
         self.not_before = 0.0  # of the loop's clock: a limit of rates
-        self.retries: set[int] | None = None  # dead letters that are to be sent again
-        self.worker: Any = None  # of a subscription that is pulled
+        self.resting = False  # it is about to be stopped or changed: nothing new is sent
+        self.queue: Any = None  # of a subscription that is pulled
         self.on_tick: Callable[[Active], None] | None = None
         self._saved: asyncio.Future[None] | None = None
 
@@ -85,8 +85,15 @@ class Active:
     def abort(self) -> None:
         """Do nothing: whoever woke it up will again."""
 
+    async def rest(self, seconds: float) -> None:
+        """Begin nothing new, and wait for the request that is under way: its answer need not be lost."""
+        self.resting = True
+        if self.task is not None and self.task is not asyncio.current_task():
+            await asyncio.wait((self.task,), timeout=seconds)
+
     def close(self) -> None:
         """Stop reading and delivering."""
+        self.resting = False
         if self.task is not None:
             self.task.cancel()
             self.task = None
@@ -112,12 +119,14 @@ class Tally:
 class StateWriter:
     """Saves states. Whoever finds that another server has saved one lets go of the subscription."""
 
-    def __init__(self, records: Records, on_fenced: Callable[[Active], None]) -> None:
+    def __init__(self, records: Records, server: str, on_fenced: Callable[[Active], None]) -> None:
         self._records = records
+        self._server = server
         self._on_fenced = on_fenced
         self._dirty: dict[Active, None] = {}
         self._urgent = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
         self.failing = False
 
     def note(self, active: Active) -> None:
@@ -135,29 +144,29 @@ class StateWriter:
         self._urgent.set()
         await asyncio.shield(future)
 
-    async def flush(self) -> None:
-        """Save everything that is to be saved, once."""
-        while self._dirty:
-            await self._save(list(self._dirty)[:_AT_ONCE])
-
     def forget(self, active: Active) -> None:
         """Save nothing more of a subscription."""
         self._dirty.pop(active, None)
         self._answer(active, LogUnavailable("the subscription is gone, or is served by another server"))
 
-    async def stop(self) -> None:
-        """Stop saving."""
+    async def stop(self, seconds: float) -> bool:
+        """Save what is left, for so many seconds; return whether that was enough."""
+        self._stopping = True
+        self._urgent.set()
+        if self._task is not None:
+            await asyncio.wait((self._task,), timeout=seconds)
         if self._task is not None:
             self._task.cancel()
-            self._task = None
+        return not self._dirty
 
     async def _run(self) -> None:
         try:
             while self._dirty:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_DELAY):
-                        await self._urgent.wait()
-                self._urgent.clear()
+                if not self._stopping:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_DELAY):
+                            await self._urgent.wait()
+                    self._urgent.clear()
                 try:
                     await self._save(list(self._dirty)[:_AT_ONCE])
                     self.failing = False
@@ -176,22 +185,23 @@ class StateWriter:
     async def _save(self, some: list[Active]) -> None:
         for active in some:
             del self._dirty[active]
+            active.state.by = self._server
         changes = [Change(state_key(each.id), _encode(each.state), each.state_revision) for each in some]
         waiting = [(each, each._saved) for each in some]
         for each in some:
             each._saved = None
         try:
             revisions = await self._records.save(changes)
-        except LogError as error:
+        except (Exception, asyncio.CancelledError) as error:
             for active, future in waiting:
                 self._dirty[active] = None
                 if future is not None and not future.done():
-                    future.set_exception(type(error)(*error.args))
+                    future.set_exception(LogUnavailable(str(error)))
                     future.exception()  # whoever waited may have left
             raise
         for (active, future), revision in zip(waiting, revisions, strict=True):
             if revision is None:
-                self._dirty.pop(active, None)
+                self.forget(active)
                 if future is not None and not future.done():
                     future.set_exception(LogUnavailable("another server serves this subscription"))
                     future.exception()

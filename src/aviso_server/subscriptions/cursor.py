@@ -7,7 +7,8 @@ buffer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification, Rendered
 from aviso_server.subscriptions.subscription import Gap
 
-__all__ = ["Cursor", "Event", "read_events"]
+__all__ = ["Cursor", "Event", "event_chunks", "read_events"]
 
 _BEFORE = len(b"event: " + LIVE + b"\ndata: ")
 _AFTER = len(b"\n\n")
@@ -51,16 +52,20 @@ def _split(lines: Rendered) -> list[Event]:
     return [Event(known.sequence, line) for line in found if line and (known := _decode(line)).specversion]
 
 
-async def read_events(hub: Hub, wanted: Filter, start: int, end: int) -> list[Event]:
-    """Read the events of a small range, from wherever they are now."""
+async def event_chunks(hub: Hub, wanted: Filter, start: int, end: int) -> AsyncGenerator[list[Event], None]:
+    """Yield the events of a range some at a time, from wherever they are now."""
     reading = chunks(hub.store, wanted, hub.renderer(wanted.event_type).lines, start, end, prefetch=0)
-    events: list[Event] = []
     try:
         async for chunk in reading:
-            events += _split(chunk.data)
+            yield _split(chunk.data)
+            await asyncio.sleep(0)  # others wait too
     finally:
         reading.close()
-    return events
+
+
+async def read_events(hub: Hub, wanted: Filter, start: int, end: int) -> list[Event]:
+    """Read the events of a small range."""
+    return [event async for events in event_chunks(hub, wanted, start, end) for event in events]
 
 
 class Cursor:
@@ -131,9 +136,20 @@ class Cursor:
 
     def take_to(self, sequence: int) -> list[Event]:
         """Take all that waits up to a sequence."""
-        taken = [event for event in self._buffer if event.sequence <= sequence]
+        taken = self._buffer[: self._count_before(sequence + 1)]
         self.drop(len(taken))
         return taken
+
+    def waiting_from(self, sequence: int) -> Sequence[Event]:
+        """Return what waits from a sequence on."""
+        return self._buffer[self._count_before(sequence) :]
+
+    def drop_before(self, sequence: int) -> None:
+        """Drop what waits before a sequence: somebody has it."""
+        self.drop(self._count_before(sequence))
+
+    def _count_before(self, sequence: int) -> int:
+        return bisect_left(self._buffer, sequence, key=_sequence_of)
 
     def take(self, most: int, most_bytes: int) -> list[Event]:
         """Take from what waits: at least one, if there is one."""
@@ -149,6 +165,8 @@ class Cursor:
 
     def drop(self, count: int) -> None:
         """Drop the first of what waits: somebody has them."""
+        if not count:
+            return
         self._bytes -= sum([len(event.body) for event in self._buffer[:count]])
         self._buffer = self._buffer[count:] or _EMPTY
 
@@ -279,6 +297,10 @@ class Cursor:
         if self._chunks is not None:
             self._chunks.close()
             self._chunks = None
+
+
+def _sequence_of(event: Event) -> int:
+    return event.sequence
 
 
 _EMPTY: list[Event] = []

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,13 +19,13 @@ from aviso_server.errors import InvalidRequest, LogError, LogUnavailable
 from aviso_server.log.records import Change, Records
 from aviso_server.model.times import SECOND
 from aviso_server.subscriptions.active import Active, Tally, state_key
-from aviso_server.subscriptions.cursor import read_events
+from aviso_server.subscriptions.cursor import Cursor, read_events
 from aviso_server.subscriptions.dead_letters import DeadLetter, DeadLetters
 from aviso_server.subscriptions.rates import OwnerRates
 from aviso_server.subscriptions.receipts import close_overdue, collect, next_deadline
 from aviso_server.subscriptions.subscription import Leased, State
 
-__all__ = ["Puller", "Work", "Worker"]
+__all__ = ["Puller", "Queue", "Work"]
 
 T = TypeVar("T")
 Operation = Callable[[State], T]
@@ -32,8 +33,12 @@ Operation = Callable[[State], T]
 _ROUNDS = 50  # of applying operations that others get in the way of
 _MAX_BYTES = 8 * 1024 * 1024  # of one answer
 _NEVER = 2**62
+_SHORTEST_PAUSE = 0.005  # seconds
 _FILL_SECONDS = 5.0  # that a worker waits for the log, even if it does not want to wait
 _READ_PAUSE = 1.0  # seconds before the log is read again after an error
+_NEAR = 32  # sequences that lie between two others and are read along with them
+_READ_AT_ONCE = 128  # sequences
+_PARKED_AT_ONCE = 100
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -44,16 +49,14 @@ class Work(msgspec.Struct, frozen=True):
     event: msgspec.Raw
 
 
-class Worker:
-    """What serves the workers of one subscription: its operations, and the events that it has read."""
+class Queue:
+    """What the workers of one subscription share: operations that wait to be applied, and the reading of the log."""
 
     def __init__(self) -> None:
         self.operations: list[tuple[Operation[Any], asyncio.Future[Any]]] = []
-        self.task: asyncio.Task[None] | None = None
+        self.saving: asyncio.Task[None] | None = None
         self.filling: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()  # there may be something for a worker
-        self.bodies: dict[int, bytes] = {}  # of what is leased
-        self.waiting = 0  # workers
 
     def wake(self) -> None:
         """Have everybody who waits look again."""
@@ -78,6 +81,7 @@ class Puller:
         reload: Callable[[Active], Awaitable[None]],
         learn: Callable[[Active], Awaitable[None]],
         origin: str,
+        server: str,
     ) -> None:
         self._hub = hub
         self._records = records
@@ -91,41 +95,38 @@ class Puller:
         self._reload = reload
         self._learn = learn
         self._origin = origin
+        self._server = server
 
     def wake(self, active: Active) -> None:
         """Tell workers that there may be something for them."""
-        if active.worker is not None:
-            active.worker.wake()
+        if active.queue is not None:
+            active.queue.wake()
 
     async def pull(self, active: Active, most: int, wait: float, lease_seconds: int) -> list[Work]:
         """Lease up to `most` notifications, the oldest first; wait up to `wait` seconds for the first.
 
-        LogError if the log cannot be read. An empty list if there is nothing, or if the owner may not read it.
+        LogError if the log cannot be read, InvalidRequest if the owner may not read it. An empty list if there is
+        nothing.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
-        worker = self._worker(active)
-        worker.waiting += 1
-        try:
-            while True:
-                changed = worker.changed
-                reason = await self._guard(active)
-                if reason is not None:
-                    active.problem = reason
-                    self._tally.refused += 1
-                    raise InvalidRequest(reason)
-                found = await self._lease(active, most, lease_seconds)
-                if found or loop.time() >= deadline or active.cursor is None:
-                    return found
-                pause = min(deadline, loop.time() + self._until_due(active)) - loop.time()
-                self._fill(active, most)
-                try:
-                    async with asyncio.timeout(max(pause, 0.005)):
-                        await changed.wait()
-                except TimeoutError:
-                    pass
-        finally:
-            worker.waiting -= 1
+        while True:
+            changed = self._queue(active).changed
+            reason = await self._guard(active)
+            if reason is not None:
+                active.problem = reason
+                self._tally.refused += 1
+                raise InvalidRequest(reason)
+            pause = self._rates.pause(active)
+            found = [] if pause else await self._lease(active, most, lease_seconds)
+            now = loop.time()
+            if found or now >= deadline or active.cursor is None:
+                return found
+            self._fill(active, most)
+            pause = min(deadline - now, pause or self._until_due(active))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(pause, _SHORTEST_PAUSE)):
+                    await changed.wait()
 
     async def ack(self, active: Active, leases: Sequence[str]) -> list[bool]:
         """Note that these are done; False for a lease that is not known any more."""
@@ -140,46 +141,35 @@ class Puller:
 
         found = await self._apply(active, done)
         self._tally.delivered["pull"] += sum(found)
-        worker = self._worker(active)
-        for lease, known in zip(leases, found, strict=True):
-            if known:
-                worker.bodies.pop(_sequence(lease), None)
         if active.state.parked:
             await self._remove_letters(active, [_sequence(x) for x, ok in zip(leases, found, strict=True) if ok])
-        worker.wake()
+        self.wake(active)
         return found
 
     async def nack(self, active: Active, leases: Sequence[str], delay: float) -> list[bool]:
         """Hand these back: others may have them after `delay` seconds."""
-
-        def back(state: State) -> list[bool]:
-            until = self._clock() + int(delay * SECOND)
-            found = []
-            for lease in leases:
-                known = _take(state, lease)
-                if known is not None:
-                    state.leased[_sequence(lease)] = Leased(known.attempts, until, "")
-                found.append(known is not None)
-            return found
-
-        found = await self._apply(active, back)
-        self._worker(active).wake()
+        found = await self._put_off(active, leases, int(delay * SECOND), keep=False)
+        self.wake(active)
         return found
 
     async def extend(self, active: Active, leases: Sequence[str], seconds: int) -> list[bool]:
         """Keep these for so many seconds from now on."""
+        return await self._put_off(active, leases, seconds * SECOND, keep=True)
 
-        def longer(state: State) -> list[bool]:
-            until = self._clock() + seconds * SECOND
+    async def _put_off(self, active: Active, leases: Sequence[str], delay: int, keep: bool) -> list[bool]:
+        """Have leases end after a delay in nanoseconds; with `keep` the worker has them until then."""
+
+        def put_off(state: State) -> list[bool]:
+            until = self._clock() + delay
             found = []
             for lease in leases:
                 known = _take(state, lease)
                 if known is not None:
-                    state.leased[_sequence(lease)] = Leased(known.attempts, until, known.token)
+                    state.leased[_sequence(lease)] = Leased(known.attempts, until, known.token if keep else "")
                 found.append(known is not None)
             return found
 
-        return await self._apply(active, longer)
+        return await self._apply(active, put_off)
 
     async def release(self, active: Active, sequences: Iterable[int]) -> None:
         """Give dead letters to the workers once more."""
@@ -189,97 +179,91 @@ class Puller:
                 state.leased.setdefault(sequence, Leased(0, 0, ""))
 
         await self._apply(active, again)
-        self._worker(active).wake()
+        self.wake(active)
 
     async def change(self, active: Active, change: Operation[T]) -> T:
         """Change the state of a subscription and save it."""
         return await self._apply(active, change)
 
     def close(self, active: Active) -> None:
-        """Let go of a subscription that is paused or gone."""
-        worker: Worker | None = active.worker
-        if worker is not None:
-            for task in (worker.filling, worker.task):
-                if task is not None:
-                    task.cancel()
-            for _, future in worker.operations:
-                future.cancel()
-            worker.wake()
-            active.worker = None
+        """Stop reading for a subscription that is paused or gone; operations that were begun are saved all the same."""
+        queue: Queue | None = active.queue
+        if queue is not None:
+            if queue.filling is not None:
+                queue.filling.cancel()
+            queue.wake()
 
     # Leases
 
     async def _lease(self, active: Active, most: int, seconds: int) -> list[Work]:
         await self._park_exhausted(active)
-        worker, cursor = self._worker(active), active.cursor
+        again = await self._read_due(active, most)
+        cursor = active.cursor
         if cursor is None:
             return []
-        asked = self._clock()
-        due = [sequence for sequence, each in active.state.leased.items() if each.until <= asked]
-        missing = [sequence for sequence in sorted(due)[:most] if sequence not in worker.bodies]
-        gone = await self._read_bodies(active, missing) if missing else set()
-        if len(cursor.waiting) + len(due) < most:
-            await self._fill_now(active, most)
         wish, name = active.definition.complete, active.definition.name
-        if wish is not None:
-            await self._learn(active)
-        elif not due and not cursor.waiting:
+        if len(cursor.waiting) + len(again) < most or not self._has_learned(active):
+            await self._fill_now(active, most)
+        if not self._has_learned(active) or (wish is None and not again and not cursor.waiting):
             return []
 
-        def lease(state: State) -> list[tuple[int, Leased]]:
-            now, taken = self._clock(), list[tuple[int, Leased]]()
+        def lease(state: State) -> list[tuple[int, Leased, bytes]]:
+            now, taken, size = self._clock(), list[tuple[int, Leased, bytes]](), 0
             until, token = now + seconds * SECOND, secrets.token_hex(8)
-            size = 0
-            for sequence in gone:
-                state.leased.pop(sequence, None)
-            for sequence in sorted([number for number, each in state.leased.items() if each.until <= now]):
-                each = state.leased[sequence]
-                if len(taken) >= most:
-                    break
-                if (body := worker.bodies.get(sequence)) is not None:
-                    state.leased[sequence] = Leased(each.attempts + 1, until, token)
-                    taken.append((sequence, state.leased[sequence]))
-                    size += len(body)
-            if active.cursor is None:
-                return taken
+
+            def take(sequence: int, attempts: int, body: bytes) -> None:
+                nonlocal size
+                state.leased[sequence] = leased = Leased(attempts, until, token)
+                taken.append((sequence, leased, body))
+                size += len(body)
+
+            def is_full() -> bool:
+                return len(taken) >= most or size >= _MAX_BYTES
+
+            for sequence, body in again.items():
+                known = state.leased.get(sequence)
+                if is_full():
+                    return taken
+                if known is None or known.until > now:
+                    continue  # somebody else was faster
+                if body is None:
+                    del state.leased[sequence]  # it was deleted or wiped
+                else:
+                    take(sequence, known.attempts + 1, body)
+            waiting = [] if active.cursor is None else active.cursor.waiting_from(state.next)
             if wish is not None:
-                fresh = [event for event in active.cursor.waiting if event.sequence >= state.next]
-                if fresh:
-                    collect(state, wish, fresh, self._origin, name)
-                elif active.cursor.live:
+                if waiting:
+                    collect(state, wish, waiting, self._origin, name)
+                elif active.cursor is not None and active.cursor.live:
                     close_overdue(state, wish, now, self._origin, name)
-                for number in sorted(state.outbox.keys() - state.leased.keys(), reverse=True)[: most - len(taken)]:
-                    worker.bodies[number] = state.outbox[number].encode()
-                    state.leased[number] = Leased(1, until, token)
-                    taken.append((number, state.leased[number]))
+                for number in sorted(state.outbox.keys() - state.leased.keys(), reverse=True):
+                    if is_full():
+                        break
+                    take(number, 1, state.outbox[number].encode())
                 return taken
-            for event in active.cursor.waiting:
-                if len(taken) >= most or len(state.leased) >= self._max_in_flight or (taken and size > _MAX_BYTES):
+            for event in waiting:
+                if is_full() or len(state.leased) >= self._max_in_flight:
                     break
-                if event.sequence < state.next:
-                    continue
-                worker.bodies[event.sequence] = event.body
-                state.leased[event.sequence] = Leased(1, until, token)
-                taken.append((event.sequence, state.leased[event.sequence]))
+                take(event.sequence, 1, event.body)
                 state.next = event.sequence + 1
-                size += len(event.body)
             return taken
 
-        taken = await self._apply(active, lease)
-        self._drop_taken(active)
-        found = []
-        for sequence, each in taken:
-            body = worker.bodies.get(sequence)
-            if body is not None:
-                self._tally.redelivered += each.attempts > 1
-                found.append(Work(f"{sequence}.{each.token}", each.attempts, msgspec.Raw(body)))
-        return found
+        taken: list[tuple[int, Leased, bytes]] = []
+        reached = -1
+        while not taken and active.state.next > reached:  # many events may make one receipt
+            reached = active.state.next
+            taken = await self._apply(active, lease)
+            if active.cursor is not None:
+                active.cursor.drop_before(active.state.next)
+            if wish is None:
+                break
+        self._rates.charge(active, len(taken), sum([len(body) for _, _, body in taken]))
+        self._tally.redelivered += sum([each.attempts > 1 for _, each, _ in taken])
+        return [Work(f"{sequence}.{each.token}", each.attempts, msgspec.Raw(body)) for sequence, each, body in taken]
 
-    def _drop_taken(self, active: Active) -> None:
-        """Drop what was handed out, here or by another server."""
-        cursor, reached = active.cursor, active.state.next
-        if cursor is not None and cursor.waiting:
-            cursor.drop(sum(1 for event in cursor.waiting if event.sequence < reached))
+    def _has_learned(self, active: Active) -> bool:
+        wish = active.definition.complete
+        return wish is None or bool(wish.expected) or active.state.learned is not None
 
     async def _fill_now(self, active: Active, most: int) -> None:
         """Read on, but wait no longer than a moment for it."""
@@ -288,22 +272,23 @@ class Puller:
             await asyncio.wait((task,), timeout=_FILL_SECONDS)
 
     def _fill(self, active: Active, most: int) -> asyncio.Task[None] | None:
-        worker = self._worker(active)
-        if worker.filling is None and active.cursor is not None and not active.cursor.live:
-            worker.filling = asyncio.create_task(self._read(active, worker, most))
-        return worker.filling
+        queue, cursor = self._queue(active), active.cursor
+        if queue.filling is None and cursor is not None and not (cursor.live and self._has_learned(active)):
+            queue.filling = asyncio.create_task(self._read(active, queue, cursor, most))
+        return queue.filling
 
-    async def _read(self, active: Active, worker: Worker, most: int) -> None:
+    async def _read(self, active: Active, queue: Queue, cursor: Cursor, most: int) -> None:
         try:
-            if active.cursor is not None:
-                await active.cursor.fill(most)
+            await self._learn(active)
+            await cursor.fill(most)
             active.problem = ""
         except LogError as error:
             active.problem = f"the log cannot be used: {error}"
             await asyncio.sleep(_READ_PAUSE)
         finally:
-            worker.filling = None
-            worker.wake()
+            if queue.filling is asyncio.current_task():
+                queue.filling = None
+            queue.wake()
 
     def _until_due(self, active: Active) -> float:
         """Return the seconds until a lease ends."""
@@ -313,57 +298,62 @@ class Puller:
             first = min(first, next_deadline(active.state, active.definition.complete) or _NEVER)
         return max(0.0, (first - now) / SECOND)
 
-    async def _read_bodies(self, active: Active, sequences: Sequence[int]) -> set[int]:
-        """Read events that were leased before a restart or by another server; return those that are gone."""
-        gone: set[int] = set()
-        worker = self._worker(active)
-        assert active.wanted is not None  # it has a cursor
-        for sequence in sequences:
-            if sequence in active.state.outbox:
-                worker.bodies[sequence] = active.state.outbox[sequence].encode()
-                continue
-            if active.state.parked and (letter := await self._letters.find(active.id, sequence)) is not None:
-                worker.bodies[sequence] = bytes(letter.event)
-                continue
-            found = await read_events(self._hub, active.wanted, sequence, sequence)
-            if found:
-                worker.bodies[sequence] = found[0].body
-            else:
-                gone.add(sequence)  # deleted or wiped
-        return gone
+    async def _read_due(self, active: Active, most: int) -> dict[int, bytes | None]:
+        """Read what others may have again, the oldest first; None for what was deleted or wiped."""
+        now = self._clock()
+        due = sorted([sequence for sequence, each in active.state.leased.items() if each.until <= now])
+        return await self._read_bodies(active, due[:most]) if due else {}
+
+    async def _read_bodies(self, active: Active, sequences: Sequence[int]) -> dict[int, bytes | None]:
+        """Read the events of ascending sequences, about as many bytes as an answer may have."""
+        found: dict[int, bytes | None] = {}
+        size = 0
+        for run in _runs(sequences):
+            bodies: dict[int, bytes] = {}
+            if run[-1] > 0 and active.wanted is not None:
+                events = await read_events(self._hub, active.wanted, max(run[0], 1), run[-1])
+                bodies = {event.sequence: event.body for event in events}
+            for sequence in run:
+                body = bodies.get(sequence)
+                if sequence in active.state.outbox:
+                    body = active.state.outbox[sequence].encode()
+                elif active.state.parked and (letter := await self._letters.find(active.id, sequence)) is not None:
+                    body = bytes(letter.event)
+                found[sequence] = body
+                size += len(body or b"")
+                if size >= _MAX_BYTES:
+                    return found
+        return found
 
     async def _park_exhausted(self, active: Active) -> None:
         """Keep what was tried too often as dead letters."""
         most, now = active.definition.attempts, self._clock()
-        if not most:
-            return
         late = [
-            sequence for sequence, each in active.state.leased.items() if each.attempts >= most and each.until <= now
+            sequence
+            for sequence, each in active.state.leased.items()
+            if most and each.attempts >= most and each.until <= now
         ]
+        late = sorted(late)[:_PARKED_AT_ONCE]
         if not late or active.state.parked + len(late) > self._max_letters:
             return
-        worker = self._worker(active)
-        await self._read_bodies(active, [sequence for sequence in late if sequence not in worker.bodies])
-        for sequence in late:
-            each, body = active.state.leased.get(sequence), worker.bodies.get(sequence)
-            if each is None or body is None:
-                continue
-            letter = DeadLetter(
-                sequence, msgspec.Raw(body), each.attempts, each.until, now, 0, "no worker has acknowledged it"
-            )
-            await self._letters.keep(active.id, letter)
+        bodies = await self._read_bodies(active, late)
+        new = 0
+        for sequence, body in bodies.items():
+            each = active.state.leased.get(sequence)
+            if each is not None and body is not None:
+                letter = DeadLetter(
+                    sequence, msgspec.Raw(body), each.attempts, each.until, now, 0, "no worker has acknowledged it"
+                )
+                new += await self._letters.keep(active.id, letter)
 
         def park(state: State) -> int:
-            parked = [state.leased.pop(sequence, None) for sequence in late]
-            for sequence in late:
+            parked = [state.leased.pop(sequence, None) for sequence in bodies]
+            for sequence in bodies:
                 state.outbox.pop(sequence, None)
-            count = sum(each is not None for each in parked)
-            state.parked += count
-            return count
+            state.parked += new
+            return sum(each is not None for each in parked)
 
         self._tally.parked["pull"] += await self._apply(active, park)
-        for sequence in late:
-            worker.bodies.pop(sequence, None)
 
     async def _remove_letters(self, active: Active, sequences: Sequence[int]) -> None:
         removed = sum([await self._letters.remove(active.id, sequence) for sequence in sequences])
@@ -376,26 +366,27 @@ class Puller:
 
     # Operations
 
-    def _worker(self, active: Active) -> Worker:
-        if active.worker is None:
-            active.worker = Worker()
-        worker: Worker = active.worker
-        return worker
+    def _queue(self, active: Active) -> Queue:
+        if active.queue is None:
+            active.queue = Queue()
+        queue: Queue = active.queue
+        return queue
 
     async def _apply(self, active: Active, operation: Operation[T]) -> T:
         """Apply an operation to the state; return its answer once the state is durable."""
-        worker = self._worker(active)
+        queue = self._queue(active)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        worker.operations.append((operation, future))
-        if worker.task is None:
-            worker.task = asyncio.create_task(self._save(active, worker))
+        queue.operations.append((operation, future))
+        if queue.saving is None:
+            queue.saving = asyncio.create_task(self._save(active, queue))
         return await future
 
-    async def _save(self, active: Active, worker: Worker) -> None:
+    async def _save(self, active: Active, queue: Queue) -> None:
+        operations: list[tuple[Operation[Any], asyncio.Future[Any]]] = []
         try:
             await asyncio.sleep(0)  # what comes in this turn is saved together
-            while worker.operations:
-                operations, worker.operations = worker.operations, []
+            while queue.operations:
+                operations, queue.operations = queue.operations, []
                 try:
                     answers = await self._save_together(active, [each for each, _ in operations])
                 except Exception as error:
@@ -407,11 +398,14 @@ class Puller:
                     if not future.done():
                         future.set_result(answer)
         finally:
-            worker.task = None
+            queue.saving = None
+            for _, future in (*operations, *queue.operations):
+                future.cancel()  # none, unless the server ends
 
     async def _save_together(self, active: Active, operations: Sequence[Operation[Any]]) -> list[Any]:
         for _ in range(_ROUNDS):
             state = active.state.copy()
+            state.by = self._server
             answers = [operation(state) for operation in operations]
             change = Change(state_key(active.id), msgspec.json.encode(state), active.state_revision)
             (revision,) = await self._records.save([change])
@@ -420,6 +414,18 @@ class Puller:
                 return answers
             await self._reload(active)
         raise LogUnavailable("the subscription is used by too many servers at the same moment; try again")
+
+
+def _runs(sequences: Sequence[int]) -> Iterator[list[int]]:
+    """Split ascending sequences into runs that are read at once."""
+    run: list[int] = []
+    for sequence in sequences:
+        if run and (sequence > run[-1] + _NEAR or len(run) >= _READ_AT_ONCE or run[-1] < 0 < sequence):
+            yield run
+            run = []
+        run.append(sequence)
+    if run:
+        yield run
 
 
 def _sequence(lease: str) -> int:
@@ -432,8 +438,8 @@ def _sequence(lease: str) -> int:
 
 def _take(state: State, lease: str) -> Leased | None:
     """Take a lease out of the state; None if it is not the one that holds now."""
-    sequence, _, token = lease.partition(".")
-    known = state.leased.get(_sequence(sequence))
+    sequence, token = _sequence(lease), lease.partition(".")[2]
+    known = state.leased.get(sequence)
     if known is None or not token or known.token != token:
         return None
-    return state.leased.pop(_sequence(lease))
+    return state.leased.pop(sequence)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import math
 import random
 import re
 from collections import OrderedDict, deque
@@ -42,13 +43,13 @@ CHALLENGE_TYPE = "int.ecmwf.aviso.challenge"
 _STRUCTURED = b"application/cloudevents+json; charset=utf-8"
 _BATCH = b"application/cloudevents-batch+json; charset=utf-8"
 _MAX_BATCH_BYTES = 1024 * 1024
-_COLLECTED = 512  # events that are taken into sets in one turn
 _BATCHES = 16  # that are decided on and written down together
 _AT_ONCE = 1024  # requests to sinks that work
 _FAILING_AT_ONCE = 64  # requests to sinks that failed the last time
 _SHOWN = 1024  # bytes of a request that people are shown
 _LONGEST_WISH = 86_400  # seconds that a sink may ask us to wait
 _REFUSED_PAUSE = 30.0  # seconds before we look again whether the owner may read
+_LEASE_PAUSE = 1.0  # seconds before we look again whether we are the server that serves
 _LOG_PAUSE = 2.0  # seconds before we try again to read the log
 _PAYLOAD_TOO_LARGE = 413
 _GONE = 410
@@ -160,18 +161,19 @@ class Pusher:
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._failing_places = asyncio.Semaphore(_FAILING_AT_ONCE)
         self._singly: dict[str, int] = {}  # batches that the sink did not take, up to a sequence
-        self.paused = False  # another server may have taken over what we serve
+        self.lease_until = math.inf  # of the loop's clock: from then on others may have taken over what we serve
 
     def wake(self, active: Active) -> None:
         """Deliver what there is, unless that is under way."""
-        if active.task is None and active.cursor is not None and active.subscription.status == "active":
+        if active.task is None and active.cursor is not None and not active.resting:
             active.task = asyncio.create_task(self._run(active))
 
     async def _run(self, active: Active) -> None:
         again: float | None = None
         try:
             while (again := await self._step(active)) == 0.0:
-                pass
+                if active.resting:
+                    return
         except LogError as error:
             active.problem = f"the log cannot be used: {error}"
             again = _LOG_PAUSE
@@ -195,12 +197,9 @@ class Pusher:
         state, cursor, subscription = active.state, active.cursor, active.subscription
         if cursor is None or subscription.status != "active":
             return None
-        if self.paused:
-            return 1.0
         now = self._clock()
-        if active.retries:
-            await self._retry_letter(active)
-            return 0.0
+        if state.retries:
+            return await self._retry_letter(active)
         if state.due > now:
             return (state.due - now) / SECOND
         if active.definition.complete is not None and not state.outbox:
@@ -210,18 +209,16 @@ class Pusher:
         elif not state.outbox and not await cursor.fill():
             active.problem = ""
             return None
-        reason = await self._guard(active)
-        if reason is not None:
-            active.problem = reason
-            self._tally.refused += 1
-            return _REFUSED_PAUSE
-        if pause := self._rates.pause(active):
+        if pause := await self._obstacle(active):
             return pause
-        active.problem = ""
         if active.definition.batch > 1 and not state.sending and not state.outbox:
             # after a crash the same ones have to go together again, under the same id: so it is written down first
             state.next, state.sending = cursor.next, self._ends(active)
-            await self._states.save(active)
+            try:
+                await self._states.save(active)
+            except LogError:
+                state.sending = []  # nothing is sent before it is durable
+                raise
         events = self._next_events(active)
         if not events:
             state.sending = state.sending[1:]
@@ -247,14 +244,12 @@ class Pusher:
         assert wish is not None  # the callers have looked
         assert cursor is not None
         await self._learn(active)
-        waits = await cursor.fill()
-        reason = await self._guard(active)
-        if reason is not None:
-            active.problem = reason
-            return _REFUSED_PAUSE
+        if pause := await self._obstacle(active):
+            return pause
+        waits = await cursor.fill()  # the last wait: what comes later wakes us up
         active.problem = ""
         if waits:
-            collect(state, wish, cursor.take(_COLLECTED, _MAX_BATCH_BYTES), self._source, active.definition.name)
+            cursor.drop(collect(state, wish, cursor.waiting, self._source, active.definition.name))
         else:
             close_overdue(state, wish, self._clock(), self._source, active.definition.name)
         if state.outbox:
@@ -262,9 +257,22 @@ class Pusher:
             return 0.0
         self._states.note(active)
         if waits:
+            await asyncio.sleep(0)  # others wait too
             return 0.0
         due = next_deadline(state, wish)
         return None if due is None else max(0.05, (due - self._clock()) / SECOND)
+
+    async def _obstacle(self, active: Active) -> float:
+        """Return the seconds to wait before anything may be sent; 0 if nothing stands in the way."""
+        reason = await self._guard(active)
+        if reason is not None:
+            active.problem = reason
+            self._tally.refused += 1
+            return _REFUSED_PAUSE
+        active.problem = ""
+        if asyncio.get_running_loop().time() > self.lease_until:
+            return _LEASE_PAUSE
+        return self._rates.pause(active)
 
     def _next_events(self, active: Active) -> list[Event]:
         cursor, state = active.cursor, active.state
@@ -403,32 +411,32 @@ class Pusher:
 
         _background(remove())
 
-    async def _retry_letter(self, active: Active) -> None:
-        """Send a dead letter that somebody wants to be sent again."""
-        assert active.retries is not None  # the caller has looked
-        sequence = min(active.retries)
-        active.retries.discard(sequence)
+    async def _retry_letter(self, active: Active) -> float:
+        """Send a dead letter that somebody wants to be sent again; return the seconds until the next step."""
+        sequence = min(active.state.retries)
         letter = await self._letters.find(active.id, sequence)
-        if letter is None:
-            return
-        event = Event(sequence, bytes(letter.event))
-        outcome = await self._post(active, [event])
-        if outcome.ok:
-            before = active.state.parked
-            active.state.parked = max(0, before - 1)  # first: who sees no letter must not see one counted
-            try:
-                await self._letters.remove(active.id, sequence)
-            except BaseException:
-                active.state.parked = before
-                raise
-            active.state.delivered += 1
-            self._tally.delivered["push"] += 1
-            self._states.note(active)
-            return
-        changed = msgspec.structs.replace(
-            letter, attempts=letter.attempts + 1, last=self._clock(), status=outcome.status, answer=outcome.text
-        )
-        await self._letters.keep(active.id, changed)
+        if letter is not None:
+            if pause := await self._obstacle(active):
+                return pause
+            outcome = await self._post(active, [Event(sequence, bytes(letter.event))])
+            if outcome.ok:
+                before = active.state.parked
+                active.state.parked = max(0, before - 1)  # first: who sees no letter must not see one counted
+                try:
+                    await self._letters.remove(active.id, sequence)
+                except BaseException:
+                    active.state.parked = before
+                    raise
+                active.state.delivered += 1
+                self._tally.delivered["push"] += 1
+            else:
+                changed = msgspec.structs.replace(
+                    letter, attempts=letter.attempts + 1, last=self._clock(), status=outcome.status, answer=outcome.text
+                )
+                await self._letters.keep(active.id, changed)
+        active.state.retries = [each for each in active.state.retries if each != sequence]
+        self._states.note(active)
+        return 0.0
 
     # Requests
 
@@ -436,6 +444,7 @@ class Pusher:
         async with self._place(active):
             if active.state.attempts:
                 self._tally.retries += 1
+            self._rates.charge(active, len(events), sum([len(event.body) for event in events]))
             return await self.send(active.subscription, webhook_id(active.id, events), events)
 
     def _place(self, active: Active) -> AbstractAsyncContextManager[None]:

@@ -40,28 +40,26 @@ class OwnerRates:
         self._buckets: dict[str, tuple[_Bucket | None, _Bucket | None]] = {}
 
     def pause(self, active: Active) -> float:
-        """Return the seconds until the subscription may deliver; what waits for it is counted at once."""
+        """Return the seconds until the subscription may deliver."""
         now = asyncio.get_running_loop().time()
-        if active.not_before > now:
-            return active.not_before - now
-        if self._limits != (None, None):
-            pause = self._owner_pause(active, now)
-            if pause:
-                return pause
+        pauses = [bucket.pause(now) for bucket in self._of(active, now) if bucket is not None]
+        return max([0.0, active.not_before - now, *pauses])
+
+    def charge(self, active: Active, count: int, size: int) -> None:
+        """Count a request with so many notifications and bytes."""
+        now = asyncio.get_running_loop().time()
+        for bucket, amount in zip(self._of(active, now), (count, size), strict=True):
+            if bucket is not None:
+                bucket.take(amount)
         if rate := active.subscription.allowed_rate:
             active.not_before = now + _MINUTE / rate
-        return 0.0
 
-    def _owner_pause(self, active: Active, now: float) -> float:
+    def _of(self, active: Active, now: float) -> tuple[_Bucket | None, _Bucket | None]:
+        if self._limits == (None, None):
+            return None, None
         key = active.subscription.owner.key
-        buckets = self._buckets.get(key)
-        if buckets is None:
+        found = self._buckets.get(key)
+        if found is None:
             made = [None if limit is None else _Bucket(limit, now) for limit in self._limits]
-            buckets = self._buckets[key] = (made[0], made[1])
-        pause = max([0.0, *[bucket.pause(now) for bucket in buckets if bucket is not None]])
-        if not pause and active.cursor is not None:
-            waiting = active.cursor.waiting[: active.definition.batch]
-            for bucket, amount in zip(buckets, (len(waiting), sum(len(each.body) for each in waiting)), strict=True):
-                if bucket is not None:
-                    bucket.take(amount)
-        return pause
+            found = self._buckets[key] = (made[0], made[1])
+        return found

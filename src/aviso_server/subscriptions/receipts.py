@@ -11,7 +11,7 @@ The digest is that of `model.cloudevent`, over the events of a set in order of s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,13 +21,20 @@ from aviso_server.model.times import SECOND, event_time, parse_instant
 from aviso_server.subscriptions.cursor import Event
 from aviso_server.subscriptions.subscription import OpenSet, ReceiptWish, State
 
-__all__ = ["close_overdue", "collect", "learn", "next_deadline"]
+__all__ = ["AT_ONCE", "Sets", "close_overdue", "collect", "learn", "learned", "next_deadline"]
 
 COMPLETE = "int.ecmwf.aviso.aviso_complete"
 INCOMPLETE = "int.ecmwf.aviso.aviso_incomplete"
+AT_ONCE = 128  # events that are taken into sets in one turn: some milliseconds at worst
 _MAX_SETS = 1000  # that wait at a time; the oldest gives way, and is told as incomplete
+_MAX_VALUES = 20_000  # of all sets that wait
+_MAX_LISTED = 1000  # values of one set
+_MAX_OUTBOX = 32  # receipts that wait to be delivered; then no more events are taken
 _KEPT = 7  # deadlines after which a set that was told as incomplete is forgotten
-_MAX_LISTED = 1000  # missing or late values in a receipt
+_NEVER = 2**63
+
+Sets = dict[str, dict[str, None]]
+"""The values of sets, in order of appearance."""
 
 
 class _Data(msgspec.Struct, gc=False):
@@ -42,41 +49,55 @@ class _Read(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Read).decode
 
 
-def collect(state: State, wish: ReceiptWish, events: Sequence[Event], source: str, name: str) -> None:
-    """Take events into their sets; receipts that are due go to the state's outbox."""
-    for event in events:
+def collect(state: State, wish: ReceiptWish, events: Sequence[Event], source: str, name: str) -> int:
+    """Take events into their sets and return how many; receipts that are due go to the state's outbox.
+
+    At most AT_ONCE are taken, and none while the outbox is full.
+    """
+    expected, changes = frozenset(_expected(state, wish)), _next_change(state, wish)
+    for number, event in enumerate(events[:AT_ONCE]):
+        if len(state.outbox) >= _MAX_OUTBOX:
+            return number
         read = _decode(event.body)
         now = parse_instant("time", read.time)
-        close_overdue(state, wish, now, source, name)
+        if now >= changes:
+            close_overdue(state, wish, now, source, name)
+            expected, changes = frozenset(_expected(state, wish)), _next_change(state, wish)
         state.next = event.sequence + 1
         values = read.data.identifier
         value = values.get(wish.field)
         if not isinstance(value, str):
             continue
-        key = "\x1f".join(str(values.get(each, "")) for each in wish.by)
+        key = _key(wish, values)
         known = state.sets.get(key)
         if known is None:
             _make_room(state, wish, now, source, name)
             known = state.sets[key] = OpenSet(
                 {each: str(values.get(each, "")) for each in wish.by}, now, event.sequence, event.sequence, {}, "", 0
             )
+            changes = min(changes, now + wish.deadline_seconds * SECOND)
         known.last = event.sequence
         known.count += 1
         known.digest = extend_digest(bytes.fromhex(known.digest) or EMPTY_DIGEST, event.body).hex()
-        if known.told and value not in known.values:
+        if value in known.values or not _is_kept(wish, known, value, expected):
+            continue
+        known.values[value] = event.sequence
+        if known.told:
             known.late.append(value)
-        known.values.setdefault(value, event.sequence)
-        expected = _expected(state, wish)
-        if expected and all(each in known.values for each in expected):
+        if 0 < len(expected) <= len(known.values) and expected <= known.values.keys():
             del state.sets[key]
             _remember(state, wish, known)
             _send(state, wish, known, COMPLETE, now, source, name)
+            expected = frozenset(_expected(state, wish))
+    return min(len(events), AT_ONCE)
 
 
 def close_overdue(state: State, wish: ReceiptWish, now: int, source: str, name: str) -> None:
     """Tell sets as incomplete whose deadline is over, and forget those that nobody waits for any more."""
     deadline = wish.deadline_seconds * SECOND
     for key, known in list(state.sets.items()):
+        if len(state.outbox) >= _MAX_OUTBOX:
+            return
         age = now - known.began
         if age >= deadline and not known.told:
             known.told = True
@@ -93,18 +114,40 @@ def next_deadline(state: State, wish: ReceiptWish) -> int | None:
     return min(began) + wish.deadline_seconds * SECOND if began else None
 
 
-def learn(state: State, wish: ReceiptWish, events: Sequence[Event]) -> None:
-    """Learn from earlier notifications which values a set has: those of most of the last sets."""
-    sets: dict[str, dict[str, None]] = {}
+def learn(earlier: Sets, wish: ReceiptWish, events: Sequence[Event]) -> None:
+    """Add what earlier notifications say about their sets; only the last sets and their first values are kept."""
     for event in events:
         values = _decode(event.body).data.identifier
         if isinstance(value := values.get(wish.field), str):
-            key = "\x1f".join(str(values.get(each, "")) for each in wish.by)
-            sets.setdefault(key, {})[value] = None
-    state.learned = [list(each) for each in list(sets.values())[-wish.learn_sets :]]
+            known = earlier.setdefault(_key(wish, values), {})
+            if len(known) < _MAX_LISTED:
+                known[value] = None
+            if len(earlier) > wish.learn_sets + 1:
+                del earlier[next(iter(earlier))]
+
+
+def learned(earlier: Sets, wish: ReceiptWish) -> list[list[str]]:
+    """Return the values of the last of these sets."""
+    return [list(each) for each in list(earlier.values())[-wish.learn_sets :]]
+
+
+def _next_change(state: State, wish: ReceiptWish) -> int:
+    """Return when a set is to be told as incomplete, or forgotten."""
+    deadline = wish.deadline_seconds * SECOND
+    return min((known.began + (_KEPT if known.told else 1) * deadline for known in state.sets.values()), default=_NEVER)
+
+
+def _key(wish: ReceiptWish, values: Mapping[str, Any]) -> str:
+    return "\x1f".join([str(values.get(each, "")) for each in wish.by])
+
+
+def _is_kept(wish: ReceiptWish, known: OpenSet, value: str, expected: Collection[str]) -> bool:
+    """Return whether a set needs a value: one that is expected, or that can be learned."""
+    return value in expected or (not wish.expected and len(known.values) < _MAX_LISTED)
 
 
 def _expected(state: State, wish: ReceiptWish) -> Sequence[str]:
+    """Return the values that are listed, or those of most of the sets that were learned from."""
     if wish.expected:
         return wish.expected
     learned = state.learned or []
@@ -118,7 +161,7 @@ def _remember(state: State, wish: ReceiptWish, known: OpenSet) -> None:
 
 
 def _make_room(state: State, wish: ReceiptWish, now: int, source: str, name: str) -> None:
-    while len(state.sets) >= _MAX_SETS:
+    while len(state.sets) >= _MAX_SETS or sum([len(each.values) for each in state.sets.values()]) >= _MAX_VALUES:
         key = min(state.sets, key=lambda each: state.sets[each].began)
         known = state.sets.pop(key)
         if not known.told and _expected(state, wish):

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -27,12 +28,12 @@ from aviso_server.model.event_type import Catalogue, EventType, read_point
 from aviso_server.model.filter import Filter
 from aviso_server.model.times import SECOND, Span, parse_instant
 from aviso_server.subscriptions.active import Active, StateWriter, Tally, state_key
-from aviso_server.subscriptions.cursor import Cursor, read_events
+from aviso_server.subscriptions.cursor import Cursor, event_chunks
 from aviso_server.subscriptions.dead_letters import DeadLetter, DeadLetters
 from aviso_server.subscriptions.pull import Puller
 from aviso_server.subscriptions.push import Attempt, Pusher, RetryPolicy
 from aviso_server.subscriptions.rates import OwnerRates
-from aviso_server.subscriptions.receipts import learn
+from aviso_server.subscriptions.receipts import Sets, learn, learned
 from aviso_server.subscriptions.signatures import Vault
 from aviso_server.subscriptions.sinks import SinkClient, check_headers
 from aviso_server.subscriptions.subscription import (
@@ -53,12 +54,16 @@ _OVERLAP = 24 * 3600 * SECOND  # nanoseconds that a former secret signs beside t
 _IDLE_SECONDS = 30.0  # how often the places of idle subscriptions are saved
 _IDLE_STEP = 100  # sequences that an idle one has to be further for that
 _MAX_GAPS = 20  # that are remembered
-_LEARNED_FROM = 50_000  # sequences before the start of a subscription
+_LEARNED_AT_ONCE = 50_000  # sequences before the start of a subscription that are looked at first
+_LEARNED_FROM = 5_000_000  # sequences that are looked at in all
 _ROUNDS = 50  # of changing something that another server changes too
 _HEARTBEAT = 1.0  # seconds between two signs of life
 _DEAD_AFTER = 4 * _HEARTBEAT  # seconds without one
 _FORGOTTEN_AFTER = 60.0  # seconds: then its record is removed
-_STARTED_AT_ONCE = 256  # subscriptions that are woken up in one turn
+_AT_ONCE = 256  # subscriptions that are looked at in one turn
+_GRACE = 2.0  # seconds that a request to a sink has to end before a subscription is stopped
+_STOP_SECONDS = 5.0  # for saving how far everything has come
+_CLAIM = 60 * SECOND  # nanoseconds that somebody has to make the subscription whose name they have taken
 
 Guard = Callable[[Subscription, Filter], Awaitable[str | None]]
 """Says why the owner of a subscription may not have what it wants; None if they may."""
@@ -114,10 +119,9 @@ class Subscriptions:
         self.tally = Tally()
         self.letters = DeadLetters(self._records)
         self._actives: dict[str, Active] = {}
-        self._names: dict[tuple[str, str], str] = {}
-        self._filters: dict[Filter, Filter] = {}  # those with the same share one
+        self._names: dict[str, dict[str, str]] = {}  # ids by owner and name
         self._timers = Timers()
-        self._states = StateWriter(self._records, self._fenced)
+        self._states = StateWriter(self._records, self.server if self._records.shared else "", self._fenced)
         rates = OwnerRates(limits.notifications_per_second, limits.bytes_per_second)
         self.pusher = Pusher(
             client,
@@ -148,6 +152,7 @@ class Subscriptions:
             self._reload_state,
             self._learn,
             origin,
+            self.server if self._records.shared else "",
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._seen = 0  # the newest revision that was looked at
@@ -174,22 +179,19 @@ class Subscriptions:
         if not self._started:
             return
         self._started = False
+        await asyncio.gather(*[active.rest(_GRACE) for active in self._actives.values() if active.task is not None])
+        await self._save_places(0)
         for task in self._tasks:
             task.cancel()
-        self._note_places(0)
         for active in list(self._actives.values()):
             self._release(active)
             if self._records.shared and active.state.server == self.server:
                 active.state.server = ""
                 if active.definition.delivery == "push":
                     self._states.note(active)
-        await self._states.stop()
-        try:
-            async with asyncio.timeout(5):
-                await self._states.flush()
-        except (LogError, TimeoutError) as error:
+        if not await self._states.stop(_STOP_SECONDS):
             logger.warning(
-                "how far subscriptions have come was not saved: %s", error, extra={"event": "subscription.state.failed"}
+                "how far subscriptions have come was not saved in time", extra={"event": "subscription.state.failed"}
             )
         self._client.close()
 
@@ -205,21 +207,18 @@ class Subscriptions:
 
     def visible_to(self, owner: Owner) -> Iterator[Active]:
         """Yield those that somebody may see, in order of names: their own, or all for administrators."""
-        for (key, _), identity in sorted(self._names.items()):
-            if owner.admin or key == owner.key:
-                yield self._actives[identity]
+        for key in sorted(self._names) if owner.admin else [owner.key]:
+            for _, identity in sorted(self._names.get(key, {}).items()):
+                if (active := self._actives.get(identity)) is not None:  # one that is being made is not there yet
+                    yield active
 
     def find(self, owner: Owner, name: str) -> Active:
         """Find one by its name, or by its id; NoSuchSubscription if it is not there or somebody else's."""
-        identity = self._names.get((owner.key, name), name)
+        identity = self._names.get(owner.key, {}).get(name, name)
         active = self._actives.get(identity)
         if active is None or not (owner.admin or active.subscription.owner.key == owner.key):
             raise NoSuchSubscription(name)
         return active
-
-    def is_served_here(self, active: Active) -> bool:
-        """Return whether this server delivers it."""
-        return active.cursor is not None
 
     async def lag(self, active: Active) -> int:
         """Return how many sequences of its stream a subscription has not come to yet."""
@@ -248,10 +247,10 @@ class Subscriptions:
         InvalidRequest if it is not acceptable, NameTaken or TooMany if there is one, or are enough.
         """
         filter_, sealed = self._check(wanted)
-        if (owner.key, wanted.name) in self._names:
+        mine = self._names.get(owner.key, {})
+        if wanted.name in mine:
             raise NameTaken(wanted.name)
-        mine = sum(1 for key, _ in self._names if key == owner.key)
-        if mine >= self._limits.per_user and not owner.admin:
+        if len(mine) >= self._limits.per_user and not owner.admin:
             raise TooMany(f"one user may have {self._limits.per_user} subscriptions (subscriptions.max_per_user)")
         if len(self._actives) >= self._limits.total:
             raise TooMany(f"there may be {self._limits.total} subscriptions (subscriptions.max_total)")
@@ -268,8 +267,7 @@ class Subscriptions:
         )
         active = Active(subscription, 0, filter_, "")
         subscription_key = f"subscription.{identity}"
-        # the name is taken before the first await: two requests at once must not both get it
-        self._names[owner.key, wanted.name] = identity
+        await self._take_name(owner.key, wanted.name, identity)
         try:
             start = await self._start_of(filter_, span)
             active.state = State(next=start, server=self.server if self._records.shared else "")
@@ -278,7 +276,7 @@ class Subscriptions:
             (state_revision,) = await self._records.save([Change(state_key(identity), _encode(active.state))])
             (revision,) = await self._records.save([Change(subscription_key, _encode(subscription))])
         except BaseException:
-            del self._names[owner.key, wanted.name]
+            await self._free_name(owner.key, wanted.name, identity)
             raise
         assert revision is not None
         assert state_revision is not None
@@ -296,22 +294,33 @@ class Subscriptions:
         filter_, sealed = self._check(wanted)
         if wanted.event_type != before.wanted.event_type or wanted.delivery != before.wanted.delivery:
             raise InvalidRequest("event_type and delivery cannot be changed; make another subscription")
-        if wanted.name != before.wanted.name and (before.owner.key, wanted.name) in self._names:
-            raise NameTaken(wanted.name)
         start = await self._start_of(filter_, span) if span.has_start else None
         new_sink = wanted.sink != before.wanted.sink
         status: Status = "unconfirmed" if new_sink else before.status
         headers = before.sealed_headers if keep_headers else b""
         if sealed:
             headers = self._vaulted().seal(before.id, sealed)
-        await self._store(
-            active,
-            by,
-            wanted=msgspec.structs.replace(wanted, headers={}),
-            sealed_headers=headers,
-            status=status,
-            reason="" if new_sink else before.reason,
-        )
+        renamed = wanted.name != before.wanted.name
+        if renamed:
+            await self._take_name(before.owner.key, wanted.name, before.id)
+        await active.rest(_GRACE)
+        try:
+            await self._store(
+                active,
+                by,
+                wanted=msgspec.structs.replace(wanted, headers={}),
+                sealed_headers=headers,
+                status=status,
+                reason="" if new_sink else before.reason,
+            )
+        except BaseException:
+            active.resting = False
+            self._wake(active)
+            if renamed:
+                await self._free_name(before.owner.key, wanted.name, before.id)
+            raise
+        if renamed:
+            await self._free_name(before.owner.key, before.wanted.name, before.id)
         self._release(active)
         active.wanted, active.problem = filter_, ""
 
@@ -325,16 +334,17 @@ class Subscriptions:
         await self._change_state(active, move)
         self._log("changed", active, by)
         if new_sink:
-            await self.confirm(active, by)
+            await self.confirm(active, by, "paused" if before.status == "paused" else "active")
         self._serve(active)
 
     async def pause(self, active: Active, by: str) -> None:
-        """Stop delivering; nothing is lost meanwhile."""
-        await self._set_status(active, "paused", f"paused by {by}", by)
-        self._log("paused", active, by)
+        """Stop delivering; nothing is lost meanwhile. What its sink has not agreed to stays as it is."""
+        if active.subscription.status == "active":
+            await self._set_status(active, "paused", f"paused by {by}", by)
+            self._log("paused", active, by)
 
     async def resume(self, active: Active, by: str) -> None:
-        """Go on where it was paused, blocked or disabled; ask the sink again if it had not agreed."""
+        """Deliver again, at once, what was paused, blocked or disabled; ask the sink if it has not agreed."""
         if active.subscription.status in ("unconfirmed", "disabled"):
             await self.confirm(active, by)
         else:
@@ -346,11 +356,15 @@ class Subscriptions:
         await self._change_state(active, now)
         self._log("resumed", active, by)
         self._serve(active)
+        self._wake(active)
 
-    async def confirm(self, active: Active, by: str) -> None:
-        """Ask the sink whether it wants us, and deliver from now on if it does."""
-        agreed, reason, rate = await self.pusher.ask_for_consent(active.subscription)
-        await self._store(active, by, status="active" if agreed else "unconfirmed", reason=reason, allowed_rate=rate)
+    async def confirm(self, active: Active, by: str, then: Status = "active") -> None:
+        """Ask the sink whether it wants us; the subscription has the status `then` if it does."""
+        asked = active.subscription
+        agreed, reason, rate = await self.pusher.ask_for_consent(asked)
+        if active.subscription.wanted.sink != asked.wanted.sink:
+            return  # it has another sink by now, which is asked for its own consent
+        await self._store(active, by, status=then if agreed else "unconfirmed", reason=reason, allowed_rate=rate)
         self._log("confirmed" if agreed else "unconfirmed", active, by)
 
     async def rotate(self, active: Active, by: str) -> str:
@@ -365,52 +379,66 @@ class Subscriptions:
     async def delete(self, active: Active, by: str) -> None:
         """Remove a subscription and all that is kept for it."""
         subscription = active.subscription
+        await self._remove_record(f"subscription.{subscription.id}", active.revision)
         self._forget(active)
-        await self._records.save([Change(f"subscription.{subscription.id}", b"", active.revision)])
-        await self._records.save([Change(state_key(subscription.id), b"", active.state_revision)])
+        await self._remove_record(state_key(subscription.id), active.state_revision)
         await self.letters.remove_all(subscription.id)
+        await self._free_name(subscription.owner.key, subscription.wanted.name, subscription.id)
         self._log("deleted", active, by)
+
+    async def _remove_record(self, key: str, revision: int) -> None:
+        """Remove a record, whoever has changed it meanwhile."""
+        for _ in range(_ROUNDS):
+            (removed,) = await self._records.save([Change(key, b"", revision)])
+            found = [] if removed is not None else [each for each in await self._records.load(key) if each.key == key]
+            if not found:
+                return
+            revision = found[0].revision
+        raise LogUnavailable("the subscription is too busy; try again")
 
     async def test(self, active: Active) -> Attempt:
         """Send a test event to the sink."""
         return await self.pusher.test(active.subscription)
 
-    async def retry(self, active: Active, sequences: Sequence[int] | None) -> int:
+    async def retry(self, active: Active, sequences: Sequence[int] | None, by: str) -> int:
         """Deliver dead letters once more, all if none are named; return how many there are."""
         letters = await self._letters_of(active, sequences)
+        self._log("retried", active, by)
         if active.definition.delivery == "pull":
             await self.puller.release(active, [letter.sequence for letter in letters])
             return len(letters)
-        active.retries = (active.retries or set()) | {each.sequence for each in letters if not each.blocking}
 
-        def now(state: State) -> None:
+        def again(state: State) -> None:
+            state.retries = sorted({*state.retries, *[each.sequence for each in letters if not each.blocking]})
             state.due = 0
 
-        await self._change_state(active, now)
-        self.pusher.wake(active)
+        await self._change_state(active, again)
+        self._wake(active)
         return len(letters)
 
-    async def skip(self, active: Active, sequences: Sequence[int] | None) -> int:
+    async def skip(self, active: Active, sequences: Sequence[int] | None, by: str) -> int:
         """Give dead letters up, all if none are named; return how many there were."""
         letters = await self._letters_of(active, sequences)
-        blocking = next((each for each in letters if each.blocking), None)
-        restart = blocking is not None and active.state.next == blocking.sequence
-        if restart:
+        self._log("skipped", active, by)
+        blocking = next((each.sequence for each in letters if each.blocking), None)
+        if blocking is not None:
             self._release(active)
-        for letter in letters:
-            await self.letters.remove(active.id, letter.sequence)
+        removed = sum([await self.letters.remove(active.id, letter.sequence) for letter in letters])
 
         def forget(state: State) -> None:
-            state.parked = max(0, state.parked - len(letters))
-            if restart:
+            state.parked = max(0, state.parked - removed)
+            if blocking is None or (blocking != state.next and blocking not in state.outbox):
+                return
+            if blocking < 0:
+                del state.outbox[blocking]
+            else:
                 state.next += 1
-                state.sending = []
-                state.attempts = state.failing_since = state.due = 0
-                state.blocked = False
+            state.sending = []
+            state.attempts = state.failing_since = state.due = 0
+            state.blocked = False
 
         await self._change_state(active, forget)
-        if restart:
-            self._serve(active)
+        self._serve(active)
         return len(letters)
 
     async def _letters_of(self, active: Active, sequences: Sequence[int] | None) -> list[DeadLetter]:
@@ -439,6 +467,11 @@ class Subscriptions:
         )
         wake(active)
 
+    def _wake(self, active: Active) -> None:
+        """Have a subscription look at once whether there is something to deliver."""
+        if active.on_tick is not None:
+            active.on_tick(active)
+
     def _release(self, active: Active) -> None:
         """Stop delivering."""
         active.state.next = max(active.state.next, self._idle_place(active))
@@ -452,9 +485,7 @@ class Subscriptions:
         self._states.forget(active)
         self.pusher.attempts.forget(active.id)
         self._actives.pop(active.id, None)
-        key = (active.subscription.owner.key, active.definition.name)
-        if self._names.get(key) == active.id:
-            del self._names[key]
+        self._drop_name(active.subscription.owner.key, active.definition.name, active.id)
 
     async def _allowed(self, active: Active) -> str | None:
         assert active.wanted is not None  # it is served
@@ -465,8 +496,21 @@ class Subscriptions:
         wish, state, wanted = active.definition.complete, active.state, active.wanted
         if wish is None or wish.expected or state.learned is not None or wanted is None:
             return
-        events = await read_events(self._hub, wanted, max(1, state.next - _LEARNED_FROM), state.next - 1)
-        learn(state, wish, events)
+        end, least, step = state.next - 1, max(0, state.next - 1 - _LEARNED_FROM), _LEARNED_AT_ONCE
+        sets: Sets = {}
+        while end > least and len(sets) <= wish.learn_sets:
+            start, earlier = max(least, end - step) + 1, Sets()
+            async for events in event_chunks(self._hub, wanted, start, end):
+                learn(earlier, wish, events)
+            for key, values in sets.items():
+                earlier.setdefault(key, {}).update(values)
+            sets, end, step = earlier, start - 1, 2 * step
+        values_of_last = learned(sets, wish)
+
+        def remember(state: State) -> None:
+            state.learned = values_of_last
+
+        await self._change_state(active, remember)
 
     async def _sink_is_gone(self, active: Active, reason: str) -> None:
         self._states.note(active)
@@ -488,25 +532,30 @@ class Subscriptions:
         while True:
             await asyncio.sleep(_IDLE_SECONDS / 3)
             self._client.tidy()
-            self._note_places(_IDLE_STEP)
+            await self._save_places(_IDLE_STEP)
 
-    def _note_places(self, step: int) -> None:
+    async def _save_places(self, step: int) -> None:
         """Have the places of idle subscriptions saved that have come further, so that a restart need not look again."""
-        for active in self._actives.values():
-            place = self._idle_place(active)
-            if place <= active.state.next + step:
-                continue
-            if active.definition.delivery == "push":
-                active.state.next = place
-                self._states.note(active)
-            else:
-                self._tasks.append(asyncio.create_task(self._advance(active, place)))
-        self._tasks = [task for task in self._tasks if not task.done()]
+        actives = list(self._actives.values())
+        for start in range(0, len(actives), _AT_ONCE):
+            behind = [
+                each
+                for each in actives[start : start + _AT_ONCE]
+                if each.id in self._actives and self._idle_place(each) > each.state.next + step
+            ]
+            await asyncio.gather(*[self._save_place(active) for active in behind])
+            await asyncio.sleep(0)
 
-    async def _advance(self, active: Active, place: int) -> None:
+    async def _save_place(self, active: Active) -> None:
+        place = self._idle_place(active)
+
         def advance(state: State) -> None:
             state.next = max(state.next, place)
 
+        if active.definition.delivery == "push":
+            advance(active.state)
+            self._states.note(active)
+            return
         with suppress(LogError):  # there is another time
             await self.puller.change(active, advance)
 
@@ -541,7 +590,7 @@ class Subscriptions:
                     shown = dict(canonical.equals).get(wanted.complete.field)
                     raise InvalidRequest(f"complete.expected: write '{value}' as '{shown}'", field="complete")
         filter_ = event_type.compile(wanted.identifier, "watch", read_point(wanted.identifier))
-        return self._filters.setdefault(filter_, filter_), _encode(wanted.headers) if wanted.headers else b""
+        return filter_, _encode(wanted.headers) if wanted.headers else b""
 
     def _vaulted(self) -> Vault:
         if self._vault is None:
@@ -571,7 +620,44 @@ class Subscriptions:
         if active.subscription.status != status or active.subscription.reason != reason:
             await self._store(active, by, status=status, reason=reason)
         if status != "active":
+            await active.rest(_GRACE)
             self._release(active)
+
+    async def _take_name(self, owner: str, name: str, identity: str) -> None:
+        """Take a name for a subscription; NameTaken if there is one of that name, on whatever server."""
+        if self._names.setdefault(owner, {}).setdefault(name, identity) != identity:
+            raise NameTaken(name)
+        if not self._records.shared:
+            return
+        try:
+            key, now = _name_key(owner, name), self._clock()
+            expected = 0
+            for record in await self._records.load(key):
+                other, _, taken = record.value.decode().partition(" ")
+                if int(taken) > now - _CLAIM or await self._records.load(f"subscription.{other}"):
+                    raise NameTaken(name)
+                expected = record.revision  # whoever took it has not made the subscription, or has deleted it
+            (revision,) = await self._records.save([Change(key, f"{identity} {now}".encode(), expected)])
+            if revision is None:
+                raise NameTaken(name)
+        except BaseException:
+            self._drop_name(owner, name, identity)
+            raise
+
+    async def _free_name(self, owner: str, name: str, identity: str) -> None:
+        self._drop_name(owner, name, identity)
+        if self._records.shared:
+            with suppress(LogError):  # the record is worth nothing without the subscription
+                for record in await self._records.load(_name_key(owner, name)):
+                    if record.value.startswith(f"{identity} ".encode()):
+                        await self._records.save([Change(record.key, b"", record.revision)])
+
+    def _drop_name(self, owner: str, name: str, identity: str) -> None:
+        mine = self._names.get(owner, {})
+        if mine.get(name) == identity:
+            del mine[name]
+            if not mine:
+                del self._names[owner]
 
     async def _store(self, active: Active, by: str, **changes: Any) -> None:
         """Change and save a subscription; LogUnavailable if another server has changed it at the same moment."""
@@ -580,10 +666,6 @@ class Subscriptions:
         (revision,) = await self._records.save([Change(f"subscription.{before.id}", _encode(after), active.revision)])
         if revision is None:
             raise LogUnavailable("the subscription was changed by somebody else at the same moment; try again")
-        old, new = (before.owner.key, before.wanted.name), (after.owner.key, after.wanted.name)
-        if old != new:
-            self._names.pop(old, None)
-            self._names[new] = after.id
         active.subscription, active.revision = after, revision
 
     async def refresh_owner(self, active: Active, owner: Owner) -> None:
@@ -608,6 +690,7 @@ class Subscriptions:
         for _ in range(_ROUNDS):
             await self._reload_state(active)
             state = active.state.copy()
+            state.by = self.server
             change(state)
             (revision,) = await self._records.save(
                 [Change(state_key(active.id), _encode(state), active.state_revision)]
@@ -618,10 +701,13 @@ class Subscriptions:
         raise LogUnavailable("the subscription is too busy on another server; try again")
 
     async def _reload_state(self, active: Active) -> None:
-        """Read the state that another server has saved."""
-        for record in await self._records.load(state_key(active.id)):
+        """Read the state that another server has saved; LogUnavailable if there is none any more."""
+        found = await self._records.load(state_key(active.id))
+        if not found:
+            raise LogUnavailable("the subscription is gone")
+        for record in found:
             if record.revision != active.state_revision:
-                self._take_in_state(active, record)
+                self._take_in_state(active, record, msgspec.json.decode(record.value, type=State))
 
     def _log(self, event: str, active: Active, by: str) -> None:
         logger.info(
@@ -641,6 +727,7 @@ class Subscriptions:
     async def _take_in(self, records: Sequence[Record]) -> None:
         """Take in what was stored, by this server earlier or by another one."""
         states: dict[str, Record] = {}
+        letters: Counter[str] = Counter()
         for number, record in enumerate(records):
             self._seen = max(self._seen, record.revision)
             kind, _, identity = record.key.partition(".")
@@ -648,24 +735,30 @@ class Subscriptions:
                 self._take_in_subscription(identity, record)
             elif kind == "state":
                 states[identity] = record
+            elif kind == "dead" and record.value:
+                letters[identity.partition(".")[0]] += 1
             elif kind == "server" and identity != self.server:
                 if record.value:
                     self._alive[identity] = (record.revision, asyncio.get_running_loop().time())
                 else:
                     self._alive.pop(identity, None)
-            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+            if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         for number, (identity, record) in enumerate(states.items()):
             active = self._actives.get(identity)
             if active is not None and record.value and record.revision > active.state_revision:
-                self._take_in_state(active, record)
-            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+                state = msgspec.json.decode(record.value, type=State)
+                # what this server has saved itself and not heard of yet is no news
+                if active.cursor is None or state.by != self.server:
+                    self._take_in_state(active, record, state)
+            if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         if not self._started:  # called by `start`
             self._started = True
             for number, active in enumerate(list(self._actives.values())):
+                active.state.parked = letters[active.id]  # a crash may come between a letter and its count
                 self._serve(active)
-                if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+                if number % _AT_ONCE == _AT_ONCE - 1:
                     await asyncio.sleep(0)
 
     def _take_in_subscription(self, identity: str, record: Record) -> None:
@@ -677,15 +770,11 @@ class Subscriptions:
         if active is not None and record.revision <= active.revision:
             return
         subscription = msgspec.json.decode(record.value, type=Subscription)
-        if active is not None:
-            self._release(active)
-            self._names.pop((active.subscription.owner.key, active.definition.name), None)
         wanted, problem = None, ""
         try:
             event_type = self._catalogue.find(subscription.wanted.event_type)
             identifier = subscription.wanted.identifier
             wanted = event_type.compile(identifier, "watch", read_point(identifier))
-            wanted = self._filters.setdefault(wanted, wanted)
         except RequestError as error:
             problem = f"what it wants is not possible any more: {error.message}"
             logger.error(
@@ -693,26 +782,26 @@ class Subscriptions:
                 error.message,
                 extra={"event": "subscription.unusable", "subscription_id": identity},
             )
-        made = Active(subscription, record.revision, wanted, problem)
-        if active is not None:
-            made.state, made.state_revision = active.state, active.state_revision
-        self._actives[identity] = made
-        self._names[subscription.owner.key, subscription.wanted.name] = identity
+        if active is None:
+            active = self._actives[identity] = Active(subscription, record.revision, wanted, problem)
+        else:
+            self._release(active)
+            self._drop_name(active.subscription.owner.key, active.definition.name, identity)
+            active.subscription, active.revision = subscription, record.revision
+            active.wanted, active.problem = wanted, problem
+        self._names.setdefault(subscription.owner.key, {})[subscription.wanted.name] = identity
         if self._started:
-            self._serve(made)
-
-    def _take_in_state(self, active: Active, record: Record) -> None:
-        state = msgspec.json.decode(record.value, type=State)
-        active.state, active.state_revision = state, record.revision
-        if active.definition.delivery == "push":
-            if active.cursor is not None and state.server != self.server and self._records.shared:
-                self._release(active)
-            elif self._started:
-                self._serve(active)
-        elif active.cursor is not None:
-            if state.next < active.cursor.next:  # somebody has moved it back
-                self._release(active)
             self._serve(active)
+
+    def _take_in_state(self, active: Active, record: Record, state: State) -> None:
+        pulled = active.definition.delivery == "pull"
+        # workers go on from the new state; a sink is served from it, if by this server at all
+        if active.cursor is not None and (not pulled or state.next < active.state.next):
+            self._release(active)
+        active.state, active.state_revision = state, record.revision
+        if self._started:
+            self._serve(active)
+        if pulled:
             self.puller.wake(active)
 
     def _fenced(self, active: Active) -> None:
@@ -725,29 +814,27 @@ class Subscriptions:
 
     async def _stay_in_touch(self) -> None:
         """Give signs of life, see what other servers do, and take over from those that are gone."""
-        loop = asyncio.get_running_loop()
-        last_sign = loop.time()
         while True:
             await asyncio.sleep(_HEARTBEAT)
             try:
                 await self._give_sign()
-                last_sign = loop.time()
                 await self._take_in(await self._records.changed(self._seen))
                 await self._take_over()
             except LogError as error:
                 logger.warning(
                     "the other servers cannot be reached: %s", error, extra={"event": "subscription.lease.failed"}
                 )
-            # nobody else waits longer than this for our signs of life: what we serve may be theirs by now
-            self.pusher.paused = loop.time() - last_sign > _DEAD_AFTER - _HEARTBEAT
 
     async def _give_sign(self, first: bool = False) -> None:
         """Say that this server is there, once there are subscriptions; nothing is made on the broker before."""
         if not self._records.shared or not (first or self._actives or self._sign_revision):
             return
+        began = asyncio.get_running_loop().time()
         change = Change(f"server.{self.server}", b"%d" % self._clock(), self._sign_revision)
         (revision,) = await self._records.save([change])
         self._sign_revision = revision or 0
+        # others wait longer than this for our next sign of life, and have seen this one later than it was begun
+        self.pusher.lease_until = began + _DEAD_AFTER - _HEARTBEAT
 
     async def _take_over(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -757,7 +844,7 @@ class Subscriptions:
                 del self._alive[name]
         alive = {name for name, (_, seen) in self._alive.items() if now - seen < _DEAD_AFTER} | {self.server}
         for number, active in enumerate(list(self._actives.values())):
-            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+            if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             if active.definition.delivery == "pull":
                 self._serve(active)
@@ -768,7 +855,7 @@ class Subscriptions:
             if max(alive, key=lambda name: _weight(name, active.id)) != self.server:
                 continue
             state = active.state.copy()
-            state.server = self.server
+            state.server = state.by = self.server
             change = Change(state_key(active.id), _encode(state), active.state_revision)
             (taken,) = await self._records.save([change])
             if taken is None:
@@ -783,6 +870,11 @@ class Subscriptions:
 
 class _Timed(msgspec.Struct, gc=False):
     time: str
+
+
+def _name_key(owner: str, name: str) -> str:
+    """Return the key of the record that says who has a name."""
+    return "name." + hashlib.blake2b(f"{owner}//{name}".encode(), digest_size=16).hexdigest()
 
 
 def _weight(server: str, subscription: str) -> bytes:

@@ -198,6 +198,7 @@ class State(msgspec.Struct, omit_defaults=True):
 
     next: int  # everything before it was delivered, is leased, or is a dead letter
     server: str = ""  # which one serves it, where there are several
+    by: str = ""  # which one has saved it
     sending: list[int] = []  # where the next batches end, so that they are sent again as they were
     attempts: int = 0  # that have failed, of what begins at `next`
     failing_since: int = 0  # nanoseconds since 1970
@@ -205,6 +206,7 @@ class State(msgspec.Struct, omit_defaults=True):
     blocked: bool = False  # it has failed for so long that somebody should look
     delivered: int = 0  # notifications
     parked: int = 0  # dead letters that are kept
+    retries: list[int] = []  # dead letters that are to be sent again
     gaps: list[Gap] = []
     leased: dict[int, Leased] = {}
     sets: dict[str, OpenSet] = {}  # those that are not complete yet
@@ -221,4 +223,5 @@ class State(msgspec.Struct, omit_defaults=True):
             sets={key: each.copy() for key, each in self.sets.items()},
             outbox=dict(self.outbox),
             sending=list(self.sending),
+            retries=list(self.retries),
         )

@@ -392,10 +392,9 @@ async def pause_subscription(request: Request) -> Response:
 
 
 async def resume_subscription(request: Request) -> Response:
-    """Go on with a subscription.
+    """Resume a subscription.
 
-    Deliver again where it was paused, try at once where it failed, and ask a sink for its consent that has not given
-    it.
+    Deliver from where it was paused, retry at once what failed, and ask the sink again if it has not agreed.
     """
     active = await _found(request)
     with _errors():
@@ -422,6 +421,7 @@ async def test_subscription(request: Request) -> Response:
 async def list_attempts(request: Request) -> Response:
     """Show the last requests to the sink and its answers."""
     active = await _found(request)
+    await _check_content(request, active)
     attempts = _subscriptions(request).pusher.attempts.of(active.id)
     return Response.json(AttemptList(deliveries=[_attempt(each) for each in attempts], request_id=request.id))
 
@@ -429,6 +429,7 @@ async def list_attempts(request: Request) -> Response:
 async def list_dead_letters(request: Request) -> Response:
     """List what could not be delivered."""
     active = await _found(request)
+    await _check_content(request, active)
     with _errors():
         letters = await _subscriptions(request).letters.all(active.id)
     return Response.json(DeadLetterList(dead_letters=[_letter(each) for each in letters], request_id=request.id))
@@ -439,7 +440,7 @@ async def retry_dead_letters(request: Request) -> Response:
     active = await _found(request)
     with _errors():
         asked = await _body(request, Letters, b"{}")
-        count = await _subscriptions(request).retry(active, asked.sequences)
+        count = await _subscriptions(request).retry(active, asked.sequences, _by(request))
     return Response.json(LettersMoved(count=count, request_id=request.id))
 
 
@@ -448,7 +449,7 @@ async def skip_dead_letters(request: Request) -> Response:
     active = await _found(request)
     with _errors():
         asked = await _body(request, Letters, b"{}")
-        count = await _subscriptions(request).skip(active, asked.sequences)
+        count = await _subscriptions(request).skip(active, asked.sequences, _by(request))
     return Response.json(LettersMoved(count=count, request_id=request.id))
 
 
@@ -535,6 +536,13 @@ async def _found(request: Request, delivery: Literal["push", "pull"] | None = No
     with _errors():
         await subscriptions.refresh_owner(active, owner)
     return active
+
+
+async def _check_content(request: Request, active: Active) -> None:
+    """Check that the caller may still read the notifications that a subscription keeps."""
+    if active.wanted is not None and request.service.gate is not None:
+        event_type = request.service.catalogue.find(active.definition.event_type)
+        request.service.gate.allow(event_type, request.user, "read", request.id)
 
 
 async def _check_reader(request: Request, wanted: Definition, size: int) -> None:

@@ -1,0 +1,468 @@
+"""A simulated world for the real code of subscriptions: servers that crash, hang and share a log, and sinks that fail.
+
+Loop, clock, log, records and sinks are simulated, as in `tests/delivery/simulation.py`; registry, cursors, push, pull,
+hub and store are the real ones. A crash is what it is to a process: nothing that the server does later has an effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import msgspec
+
+from aviso_server.delivery.hub import Hub, Pace
+from aviso_server.errors import LogError, LogUnavailable
+from aviso_server.log.records import Change, Record
+from aviso_server.model.event_type import Catalogue
+from aviso_server.model.filter import Filter
+from aviso_server.model.times import SECOND, Span
+from aviso_server.store import Store
+from aviso_server.subscriptions.active import Active
+from aviso_server.subscriptions.push import RetryPolicy
+from aviso_server.subscriptions.registry import Limits, NoSuchSubscription, Subscriptions
+from aviso_server.subscriptions.signatures import Vault
+from aviso_server.subscriptions.sinks import Answer, NotSent, Sink, SinkClient, SinkRules
+from aviso_server.subscriptions.subscription import ANYBODY, Definition, Subscription
+from tests.delivery.scene import TIDE
+from tests.delivery.simulation import PORTS, SimulatedLog, SimulatedLoop, Step
+
+__all__ = ["make_schedule", "simulate"]
+
+T = TypeVar("T")
+
+DEAD_AFTER = 4.0  # seconds without a sign of life after which others may take over
+LEASE = 30  # seconds
+ANSWERED = 300.0  # seconds after which nobody waits for an answer
+NAMES = {"single": ("oslo", 1, "block"), "batches": (None, 4, "block"), "parking": (None, 3, "park")}
+SERVER: ContextVar[Server | None] = ContextVar("SERVER", default=None)
+
+
+class Records:
+    """What is durable beside the log: survives every crash, and tells what was removed."""
+
+    def __init__(self) -> None:
+        self.newest = 0
+        self.records: dict[str, Record] = {}
+
+    def save(self, change: Change) -> int | None:
+        known = self.records.get(change.key)
+        if (known.revision if known is not None and known.value else 0) != change.expected:
+            return None
+        self.newest += 1
+        self.records[change.key] = Record(change.key, self.newest, change.value)
+        return self.newest
+
+
+class ServerRecords:
+    """The records as one server reaches them: slow, sometimes not at all, and not any more after a crash."""
+
+    def __init__(self, records: Records, world: World, shared: bool) -> None:
+        self.shared = shared
+        self.dead = False
+        self.away_until = 0.0  # the network is down
+        self.last_sign = -1.0
+        self._records = records
+        self._world = world
+
+    async def load(self, prefix: str) -> Sequence[Record]:
+        await self._reach()
+        found = [each for key, each in sorted(self._records.records.items()) if key.startswith(prefix)]
+        return [each for each in found if each.value]
+
+    async def changed(self, after: int) -> Sequence[Record]:
+        await self._reach()
+        found = [each for each in self._records.records.values() if each.revision > after]
+        return sorted((each for each in found if each.value or self.shared), key=lambda each: each.revision)
+
+    async def save(self, changes: Sequence[Change]) -> Sequence[int | None]:
+        await self._reach()
+        revisions = [self._records.save(change) for change in changes]
+        if any(change.key.startswith("server.") for change in changes):
+            self.last_sign = self._world.loop.time()
+        if self.shared and self._world.chance.random() < self._world.lossy:
+            raise LogUnavailable("the broker did not answer in time")  # but it has stored it
+        await self._reach()
+        return revisions
+
+    async def _reach(self) -> None:
+        chance, loop = self._world.chance, self._world.loop
+        if chance.random() < 0.7:
+            await asyncio.sleep(chance.random() * 0.01)
+        while loop.time() < self.away_until:
+            await asyncio.sleep(0.5)
+            if chance.random() < 0.1:
+                raise LogUnavailable("the broker is away")
+        if self.dead:
+            await loop.create_future()
+
+
+class SimulatedSinks(SinkClient):
+    """The sinks of all subscriptions at the other end of a simulated network."""
+
+    def __init__(self, world: World, server: Server) -> None:
+        super().__init__(SinkRules(["sink.example"]), 15.0)
+        self._world = world
+        self._server = server
+
+    async def send(
+        self, key: str, sink: Sink, method: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
+    ) -> Answer:
+        if self._server.records.dead:
+            await self._world.loop.create_future()
+        if method == b"OPTIONS":
+            return Answer(200, {"webhook-allowed-origin": "*"}, b"", 0.0)
+        async with asyncio.timeout(15.0):
+            try:
+                return await self._world.receive(self._server, sink.target.strip("/"), dict(headers), body)
+            except TimeoutError:
+                raise NotSent("no answer within 15 s") from None
+
+
+class Server:
+    """One server: all that is lost in a crash."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.records = ServerRecords(world.records, world, world.shared)
+        self.tasks: set[asyncio.Task[Any]] = set()
+        log = ServerLog(world.log, self.records)
+        self.hub = Hub(Store(log), "http://localhost", Pace(buffer_bytes=600), clock=world.now)  # type: ignore[arg-type]  # a log, but for what is delegated
+        self.subscriptions = Subscriptions(
+            self.hub,
+            Catalogue({"tide": TIDE}, True),
+            SimulatedSinks(world, self),
+            Vault(b"k" * 32),
+            Limits(retries=RetryPolicy(1.0, 5.0), in_flight=20),
+            "http://localhost",
+            world.guard,
+            world.now,
+        )
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run something as this server: its tasks end with a crash."""
+        SERVER.set(self)
+        task = asyncio.ensure_future(work())
+        SERVER.set(None)
+        return await task
+
+    async def start(self) -> None:
+        self.hub.start()
+        while True:
+            try:
+                return await self.subscriptions.start()
+            except LogError:
+                await asyncio.sleep(1.0)
+
+    async def stop(self) -> None:
+        await self.subscriptions.stop()
+        await self.hub.stop()
+
+    async def crash(self) -> None:
+        """Nothing that this server does from now on has an effect."""
+        self.records.dead = True
+        for pause in (0.001, 0.2, 0.2):  # a live feed restarts itself after a moment
+            for feed in list(self.hub.feeds):
+                feed.close()
+            while self.tasks:
+                for task in list(self.tasks):
+                    task.cancel()
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(pause)
+
+
+class ServerLog:
+    """The log as one server sees it: the same for all, with its own way to the records."""
+
+    def __init__(self, log: SimulatedLog, records: ServerRecords) -> None:
+        self._log = log
+        self.records = records
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class Held(msgspec.Struct):
+    """A notification that a worker has."""
+
+    lease: str
+    until: float
+
+
+def make_schedule(seed: int) -> list[Step]:
+    """Make a schedule at random."""
+    chance = random.Random(seed)
+    steps: list[Step] = [("make",)]
+    for _ in range(chance.randrange(5, 50)):
+        who = chance.randrange(4)
+        match chance.randrange(16):
+            case 0 | 1 | 2 | 3:
+                steps.append(("publish", chance.randrange(1, 12), chance.choice(PORTS)))
+            case 4 | 5 | 6:
+                steps.append(("work", who, chance.randrange(1, 7), chance.choice((0.0, 0.0, 5.0))))
+            case 7:
+                steps.append(("set_trouble", chance.choice((0.0, 0.5, 0.95))))
+            case 8:
+                steps.append(("pause", who, chance.choice(list(NAMES))))
+            case 9:
+                steps.append(("resume", who, chance.choice([*NAMES, "queue"])))
+            case 10:
+                steps.append(("crash", who))
+            case 11:
+                steps.append(("restart", who))
+            case 12:
+                steps.append(("partition", who, chance.choice((0.5, 10.0))))
+            case 13:
+                steps.append(("fail", chance.choice((0.01, 5.0))))
+            case 14:
+                steps.append(("retry", who, chance.choice(("parking", "queue"))))
+            case _:
+                steps.append(("wait", chance.choice((0.0, 0.01, 0.06, 1.0, 40.0))))
+    return steps
+
+
+class World:
+    """Carries a schedule out and compares what the sinks and workers got with what was published."""
+
+    def __init__(self, seed: int, loop: SimulatedLoop) -> None:
+        self.chance = random.Random(f"world {seed}")
+        self.loop = loop
+        self.log = SimulatedLog(self.chance)
+        self.records = Records()
+        self.shared = self.chance.random() < 0.5
+        self.trouble = 0.0  # how likely a request to a sink fails
+        self.lossy = 0.0  # how likely the broker's answer is lost
+        self.servers: list[Server] = []
+        self.got: list[tuple[str, str, list[int]]] = []  # webhook-id, subscription, sequences
+        self.took: dict[str, set[int]] = {name: set() for name in NAMES}
+        self.held: dict[int, Held] = {}
+        self.acknowledged: set[int] = set()
+        self.unsure: set[int] = set()  # their acknowledgement was not answered
+        self.tasks: set[asyncio.Task[Any]] = set()
+        loop.set_task_factory(self._make_task)
+
+    def _make_task(self, loop: Any, work: Any, **more: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **more)
+        server = SERVER.get()
+        if server is not None:
+            server.tasks.add(task)
+            task.add_done_callback(server.tasks.discard)
+        return task
+
+    def now(self) -> int:
+        return int((1_000_000 + self.loop.time()) * SECOND)
+
+    async def guard(self, subscription: Subscription, wanted: Filter) -> str | None:
+        if self.chance.random() < 0.3:
+            await asyncio.sleep(0)
+        return None
+
+    async def run(self, steps: Sequence[Step]) -> None:
+        await self.log.open()
+        for _ in range(2 if self.shared else 1):
+            await self._start_server()
+        for verb, *values in steps:
+            await getattr(self, verb)(*values)
+            self._check_order()
+        self.trouble = self.lossy = 0.0
+        self.log.failing = False
+        for server in self.servers:
+            server.records.away_until = 0.0
+        await asyncio.sleep(10.0)
+        for name in (*NAMES, "queue"):
+            await self.resume(0, name)
+        for _ in range(60):
+            await asyncio.sleep(5.0)
+            await self.work(0, 7, 0.0, True)
+            await self.retry(0, "queue")
+            await self.retry(0, "parking")
+            if not self.missing():
+                break
+        self._check_order()
+        assert not self.missing(), f"everything arrives: {self.missing()}"
+        assert not self.tasks, "somebody was never answered"
+        for server in self.servers:
+            await server.run(server.stop)
+        await asyncio.sleep(20.0)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, f"tasks were left behind: {left}"
+        assert not self.loop.unhandled, f"errors that nobody handled: {self.loop.unhandled}"
+
+    def wanted(self, name: str) -> list[int]:
+        port = NAMES[name][0]
+        found = self.log.stored
+        return [each.sequence for each in found if port is None or b'"%b"' % port.encode() in each.identifier]
+
+    def missing(self) -> dict[str, set[int]]:
+        found = {name: set(self.wanted(name)) - self.took[name] for name in NAMES}
+        found["queue"] = {each.sequence for each in self.log.stored} - self.acknowledged - self.unsure
+        return {name: sequences for name, sequences in found.items() if sequences}
+
+    def _check_order(self) -> None:
+        for name, (_, _, policy) in NAMES.items():
+            seen: dict[str, list[int]] = {}
+            fresh: list[int] = []
+            for webhook_id, where, sequences in self.got:
+                if where == name:
+                    if webhook_id not in seen:
+                        fresh += sequences
+                    assert seen.setdefault(webhook_id, sequences) == sequences, "the same id means the same events"
+            if policy == "block":
+                assert fresh == self.wanted(name)[: len(fresh)], "in order, none skipped, none under two ids"
+
+    async def _start_server(self) -> None:
+        server = Server(self)
+        self.servers.append(server)
+        await server.run(server.start)
+
+    async def receive(self, server: Server, name: str, headers: dict[bytes, bytes], body: bytes) -> Answer:
+        """Be the sink: take a request, or fail in one of many ways."""
+        if self.shared:
+            silent = self.loop.time() - server.records.last_sign
+            assert silent <= DEAD_AFTER, "a server that others take for dead sends nothing"
+        decoded = json.loads(body)
+        sequences = [each["sequence"] for each in (decoded if isinstance(decoded, list) else [decoded])]
+        await asyncio.sleep(self.chance.random() * 0.02)
+        self.got.append((headers[b"webhook-id"].decode(), name, sequences))
+        if self.chance.random() >= self.trouble:
+            self.took[name].update(sequences)
+            await asyncio.sleep(self.chance.random() * 0.02)
+            return Answer(204, {}, b"", 0.0)
+        match self.chance.randrange(5):
+            case 0:
+                self.took[name].update(sequences)
+                raise NotSent("the answer is lost")
+            case 1:
+                self.took[name].update(sequences)
+                await self.loop.create_future()  # it never answers
+            case 2:
+                return Answer(503, {"retry-after": "7"}, b"", 0.0)
+            case 3 if len(sequences) > 1 and NAMES[name][2] == "park":
+                return Answer(413, {}, b"", 0.0)
+        return Answer(500, {}, b"no", 0.0)
+
+    # steps
+
+    def _server(self, who: int) -> Server:
+        return self.servers[who % len(self.servers)]
+
+    async def _ask(self, who: int, name: str, what: Callable[[Subscriptions, Active], Awaitable[T]]) -> T | None:
+        """Ask a server something about a subscription; None if it cannot be done now."""
+        subscriptions = self._server(who).subscriptions
+        try:
+            active = subscriptions.find(ANYBODY, name)
+            async with asyncio.timeout(ANSWERED):
+                return await self._server(who).run(lambda: what(subscriptions, active))
+        except (LogError, NoSuchSubscription):
+            return None
+        except TimeoutError:
+            raise AssertionError("somebody was never answered") from None
+
+    async def make(self) -> None:
+        subscriptions = self.servers[0].subscriptions
+        for name, (port, batch, policy) in NAMES.items():
+            wanted = Definition(
+                name=name,
+                event_type="tide",
+                identifier={} if port is None else {"port": port},
+                delivery="push",
+                sink=f"http://sink.example/{name}",
+                batch=batch,
+                on_failure="park" if policy == "park" else "block",
+                max_attempts=2 if policy == "park" else 0,
+            )
+            await self.servers[0].run(lambda wanted=wanted: subscriptions.create(wanted, ANYBODY, Span(), "x"))  # type: ignore[misc]  # bound now
+        queue = Definition(name="queue", event_type="tide", identifier={}, max_attempts=4)
+        await self.servers[0].run(lambda: subscriptions.create(queue, ANYBODY, Span(), "x"))
+        await asyncio.sleep(2.0)
+        self.lossy = self.chance.choice((0.0, 0.0, 0.05))
+
+    async def publish(self, count: int, port: str) -> None:
+        await self.log.append_many([TIDE.check({"port": port, "level": 3}, "x")] * count)
+
+    async def work(self, who: int, most: int, wait: float, all_of_it: bool = False) -> None:
+        """A worker takes some, and acknowledges some of it."""
+        task = asyncio.create_task(self._work(who, most, wait, all_of_it))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        if all_of_it:
+            await task
+
+    async def _work(self, who: int, most: int, wait: float, all_of_it: bool) -> None:
+        began = self.loop.time()
+        with suppress(asyncio.CancelledError):  # a crash of the server
+            works = await self._ask(who, "queue", lambda it, active: it.puller.pull(active, most, wait, LEASE)) or []
+            sequences = [json.loads(bytes(each.event))["sequence"] for each in works]
+            assert sequences == sorted(sequences), "a worker gets them in order"
+            for sequence, each in zip(sequences, works, strict=True):
+                known = self.held.get(sequence)
+                assert known is None or known.until <= self.loop.time(), "one worker at a time"
+                self.held[sequence] = Held(each.lease, began + LEASE)
+            done = works if all_of_it else [each for each in works if self.chance.random() < 0.7]
+            if done:
+                leases = {int(each.lease.partition(".")[0]): each.lease for each in done}
+                self.unsure.update(leases)  # until the answer comes, which may be lost
+                found = await self._ask(who, "queue", lambda it, active: it.puller.ack(active, list(leases.values())))
+                if found is not None:
+                    self.unsure -= leases.keys()
+                    self.acknowledged.update(sequence for sequence, ok in zip(leases, found, strict=True) if ok)
+            left = [each.lease for each in works if each not in done]
+            if left and self.chance.random() < 0.5:
+                for lease in left:
+                    self.held[int(lease.partition(".")[0])].until = 0.0
+                await self._ask(who, "queue", lambda it, active: it.puller.nack(active, left, 0))
+
+    async def set_trouble(self, likely: float) -> None:
+        self.trouble = likely
+
+    async def pause(self, who: int, name: str) -> None:
+        await self._ask(who, name, lambda it, active: it.pause(active, "x"))
+
+    async def resume(self, who: int, name: str) -> None:
+        await self._ask(who, name, lambda it, active: it.resume(active, "x"))
+
+    async def retry(self, who: int, name: str) -> None:
+        await self._ask(who, name, lambda it, active: it.retry(active, None, "x"))
+
+    async def crash(self, who: int) -> None:
+        server = self._server(who)
+        await server.crash()
+        self.servers.remove(server)
+        await self._start_server()
+
+    async def restart(self, who: int) -> None:
+        server = self._server(who)
+        await server.run(server.stop)
+        self.servers.remove(server)
+        await self._start_server()
+
+    async def partition(self, who: int, seconds: float) -> None:
+        """The broker cannot be reached from one server."""
+        if self.shared:
+            self._server(who).records.away_until = self.loop.time() + seconds
+
+    async def fail(self, seconds: float) -> None:
+        self.log.failing = True
+        await asyncio.sleep(seconds)
+        self.log.failing = False
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def simulate(seed: int, steps: Sequence[Step]) -> str | None:
+    """Carry a schedule out; return the law that it breaks, None if it breaks none."""
+    loop = SimulatedLoop(random.Random(f"loop {seed}"))
+    try:
+        loop.run_until_complete(World(seed, loop).run(steps))
+    except AssertionError as error:
+        return str(error).partition("\n")[0] or repr(traceback.extract_tb(error.__traceback__)[-1])
+    finally:
+        loop.close()
+    return None

@@ -1,0 +1,61 @@
+"""Hundreds of schedules of crashes, partitions and failing sinks: at least once, in order, by one server at a time.
+
+`AVISO_SCHEDULES=20000 pytest tests/subscriptions/test_simulation.py` tries more of them than usual. A failure prints
+its seed and the shortest schedule that still fails; `simulate(seed, steps)` repeats it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from aviso_server import store
+from aviso_server.delivery import live
+from aviso_server.subscriptions import active, pull, push, registry
+from tests.delivery.simulation import shortest
+from tests.delivery.test_simulation import mutate
+from tests.subscriptions.simulation import make_schedule, simulate
+
+SCHEDULES = int(os.environ.get("AVISO_SCHEDULES", "200"))
+
+
+@pytest.fixture(autouse=True)
+def small_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Limits that a few dozen notifications reach, and no log records."""
+    monkeypatch.setattr(live, "_RECENT_COUNT", 8)
+    monkeypatch.setattr(store, "FIRST_BATCH", 3)
+    monkeypatch.setattr(store, "LARGEST_BATCH", 10)
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_every_law_holds_in_every_schedule() -> None:
+    for seed in range(SCHEDULES):
+        steps = make_schedule(seed)
+        if broken := simulate(seed, steps):
+            pytest.fail(f"{broken}\nseed {seed}, shortest schedule: {shortest(seed, steps, simulate)}")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "old", "new"),
+    [
+        pytest.param(push.Pusher, "_settle", "events[-1].sequence + 1", "events[-1].sequence + 2", id="one is skipped"),
+        pytest.param(push.Pusher, "_step", "await self._states.save(active)", "pass", id="a batch is not durable"),
+        pytest.param(
+            push.Pusher, "_step", "state.sending = []  # nothing", "pass  # nothing", id="a failed save is ignored"
+        ),
+        pytest.param(push.Pusher, "_obstacle", "> self.lease_until", "< 0", id="nobody looks at the lease"),
+        pytest.param(active.StateWriter, "_save", "if revision is None:", "if False:", id="fencing is ignored"),
+        pytest.param(pull.Puller, "_save_together", "if revision is not None:", "if True:", id="conflicts are ignored"),
+        pytest.param(pull, "_take", "known.token != token", "False", id="any lease will do"),
+        pytest.param(registry.Subscriptions, "resume", "self._serve(active)", "pass", id="resumed, and not served"),
+    ],
+)
+def test_defects_are_found(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
+    mutate(monkeypatch, owner, name, old, new)
+    assert any(simulate(seed, make_schedule(seed)) for seed in range(SCHEDULES))
