@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aviso_server.lake.files import ROW_GROUP_ROWS, FileWriter
+from aviso_server.lake.storage import LOCAL, Storage
 from aviso_server.lake.table import Table
 from aviso_server.model.event_type import EventType, build_event_type
 
@@ -49,9 +49,9 @@ def _built() -> EventType:
 EVENT_TYPE = _built()
 
 
-def make(root: Path, rows: int, seed: int = 1) -> list[Path]:
+def make(root: str, rows: int, storage: Storage = LOCAL, seed: int = 1) -> None:
     """An archive with so many notifications of one stream, in files as they are after compaction."""
-    target = Table(str(root), NAME)
+    target = Table(root, NAME, storage)
     chance = np.random.default_rng(seed)
     files = []
     for first in range(1, rows + 1, FILE_ROWS):
@@ -62,7 +62,6 @@ def make(root: Path, rows: int, seed: int = 1) -> list[Path]:
             list(writer.add(batch))
         files += writer.finish()
     target.commit(files, watermark=rows, after=0)
-    return [Path(file.path) for file in files]
 
 
 def _table(first: int, last: int, chance: np.random.Generator) -> pa.Table:
