@@ -124,6 +124,8 @@ def requests() -> dict[str, Request]:
     for path in [each.path for each in ROUTES if each.method == "GET" and "{" not in each.path]:
         found[f"GET {path}"] = ("GET", path, b"", {}, b"")
     found["wipe of much"] = ("DELETE", WIPE, b"", JSON, b'{"stream_name":"full"}')
+    names = json.dumps([asking(f"g{number}", {"a": "1"}) for number in range(10_000)]).encode()
+    found["batch of many event types"] = ("POST", "/api/v1/notifications", b"", {}, names)
     found["GET of a schema"] = ("GET", "/api/v1/schema/plain", b"", {}, b"")
     return found
 

@@ -36,6 +36,7 @@ _MOST_EFFORT = 512  # of one join: about a millisecond
 _TESTED_AT_ONCE = 25 * _COSTLY  # edge pairs that a thread compares before the feed shows that it moves
 _TEST = 50  # what testing a filter without an area costs, in edge pairs
 _TURN_SECONDS = 0.005  # then others get their turn, however much is still to be passed on
+_TOLD_AT_ONCE = 128  # notifications whose delivery is traced in one turn
 _RESTART_DELAY = 0.1  # seconds
 _LOOKED_AT = 100  # notifications
 _MOST_LOOKS = 5  # in a row at a feed that does not move, though it should: then it is restarted
@@ -350,7 +351,9 @@ class LiveFeed:
             if batch:
                 self.passed = batch[-1].sequence
             if self.on_passed is not None:
-                self.on_passed(self.stream, batch, began)
+                for start in range(0, len(batch), _TOLD_AT_ONCE):
+                    self.on_passed(self.stream, batch[start : start + _TOLD_AT_ONCE], began)
+                    await asyncio.sleep(0)
             self._busy = False
 
     def _take(self) -> Sequence[Notification]:

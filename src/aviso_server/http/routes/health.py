@@ -227,12 +227,15 @@ async def overview(request: Request) -> Response:
         raise HttpError.of("SERVICE_UNAVAILABLE", f"The log cannot be reached: {error}") from None
     archive = await _archive_state(service, request.user)
     watchers = [each for each in service.hub.open_streams if isinstance(each, Watcher)]
+    by_stream: dict[str, list[Watcher]] = {}
+    for each in watchers:
+        by_stream.setdefault(each.wanted.stream, []).append(each)
     answer = Overview(
         event_time(service.clock()),
         __version__,
         LogState(log.kind, log.connected, log.waiting if isinstance(log, Batching) else 0),
         service.connections(),
-        [_stream(service, name, state, watchers) for name, state in states.items()],
+        [_stream(service, name, state, by_stream.get(name, ())) for name, state in states.items()],
         _slowest(watchers, states),
         None if service.lateness is None else service.lateness.describe(),
         archive,
@@ -257,8 +260,7 @@ async def _states(service: Service, user: User | None) -> dict[str, StreamState]
     return states
 
 
-def _stream(service: Service, name: str, state: StreamState, watchers: Iterable[Watcher]) -> StreamOverview:
-    own = [each for each in watchers if each.wanted.stream == name]
+def _stream(service: Service, name: str, state: StreamState, own: Sequence[Watcher]) -> StreamOverview:
     behind = [each for each in own if each.catching_up]
     event_type = service.catalogue.of_stream(name)
     policy = service.settings.policies.get(name, StoragePolicy())

@@ -28,7 +28,7 @@ from aviso_server.http.service import Service
 from aviso_server.log.base import Appended, BatchKey, Key, Keyed
 from aviso_server.model.event_type import MAX_PAYLOAD_DEPTH, EventType, GenericType
 from aviso_server.model.json_text import quoted
-from aviso_server.model.notification import Draft
+from aviso_server.model.notification import Draft, Notification
 from aviso_server.model.times import SECOND, seconds_text
 from aviso_server.store import Store
 
@@ -434,6 +434,8 @@ def _digest(parts: Any) -> bytes:
 
 _UNTRACED = nullcontext()
 _MAX_TOGETHER = 1000  # drafts of one stream that every log can store together
+_RUNS_AT_ONCE = 256  # of different streams: more would hold the event loop
+_TRACED_AT_ONCE = 128
 
 
 async def _store(service: Service, drafts: Sequence[Draft], keys: _Keys | None, whole: bool) -> Sequence[_Outcome]:
@@ -462,7 +464,9 @@ async def _store(service: Service, drafts: Sequence[Draft], keys: _Keys | None, 
     finally:
         service.operations.count("publish", perf_counter() - began, failed)
     if traces is not None:
-        for draft, outcome in zip(drafts, outcomes, strict=True):
+        for place, (draft, outcome) in enumerate(zip(drafts, outcomes, strict=True), 1):
+            if place % _TRACED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if isinstance(outcome, Appended) and not outcome.repeated:
                 traces.stored(draft.stream, outcome.sequence)
     return outcomes
@@ -478,10 +482,12 @@ async def _append_by_stream(store: Store, drafts: Sequence[Draft]) -> Sequence[_
         for places in by_stream.values()
         for start in range(0, len(places), _MAX_TOGETHER)
     ]
-    # begun in the same turn of the loop, they share a commit where the log has commits
-    results = await asyncio.gather(
-        *[store.append_many([drafts[place] for place in run]) for run in runs], return_exceptions=True
-    )
+    results: list[Sequence[Notification] | BaseException] = []
+    for start in range(0, len(runs), _RUNS_AT_ONCE):
+        # begun in the same turn of the loop, they share a commit where the log has commits
+        some = runs[start : start + _RUNS_AT_ONCE]
+        appends = [store.append_many([drafts[place] for place in run]) for run in some]
+        results += await asyncio.gather(*appends, return_exceptions=True)
     outcomes: dict[int, _Outcome] = {}
     failures: list[LogError] = []
     for run, result in zip(runs, results, strict=True):

@@ -46,6 +46,7 @@ Start = Callable[[], Awaitable[None]]
 _RECEIPT = b"receipt"
 _LENIENT = b"handling=lenient"  # required fields may be left out
 _MAX_QUERY = 1024  # bytes
+_STREAMS_AT_ONCE = 256  # that are listed in one turn of the event loop
 _MINIMAL = b"return=minimal"  # what the log keeps, without the columns that are made of it
 
 
@@ -363,7 +364,9 @@ async def list_streams(request: Request) -> Response:
     service = request.service
     shown: list[ListedStream] = []
     try:
-        for name in await service.log.streams():
+        for place, name in enumerate(await service.log.streams()):
+            if place % _STREAMS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             event_type = _event_type(service, name)
             if event_type is None or not service.may_know(name, request.user):
                 continue
