@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from aviso_server.lake.files import FileWriter, NewFile
+from aviso_server.lake.files import FileWriter, NewFile, read_rows
 from aviso_server.lake.schema import FileShape
 from aviso_server.lake.storage import storage_of
 from aviso_server.lake.table import Table
@@ -66,7 +65,7 @@ def rows_in(root: Path | str, stream: str) -> pa.Table:
         assert each.first == expected, f"a gap or an overlap before {each.path}"
         expected = each.last + 1
         with storage.open(each.path) as content:
-            table = pq.ParquetFile(content).read(["sequence", "time_ns", "topic", "identifier", "payload"])
+            table = read_rows(content, ["sequence", "time_ns", "topic", "identifier", "payload"])
         assert table.num_rows == each.rows
         if table.num_rows:
             sequences = table.column("sequence").to_pylist()

@@ -90,7 +90,7 @@ def test_an_archive_that_is_fine_or_not_there_yet_has_none(tmp_path: Path) -> No
         "archive.path: 'ftp://x/y' cannot be reached; accepted: a folder, file://…, s3://…, s3a://…"
     ]
     (found,) = problems("hdfs://namenode/archive")
-    assert found.endswith("s3a://…; hdfs:// needs Hadoop's own library on every machine: mount it as a folder")
+    assert found.endswith("s3a://…; hdfs:// would need Hadoop's own library, which PySpark does not bring")
 
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_the_server_shows_the_verdict(scene: Scene) -> None:
 def test_what_the_log_still_has_is_mended_while_the_server_runs(scene: Scene, spark: SparkSession) -> None:
     until(lambda: scene.ready()["state"] == "running", WAIT, scene.words)
     publish(scene.server, "tide", 61, 70)
-    repairer = Repairer(Tables(str(scene.root)), read_options({"url": scene.server.url}))
+    repairer = Repairer(spark, Tables(str(scene.root)), read_options({"url": scene.server.url}))
     mended = list(repairer.run(to_mend(scene.found())))
     assert {each.stream for each in mended} == {"tides", "winds", "ferry"}
     assert [msgspec.to_builtins(each) for each in mended if each.reason is not None] == []

@@ -9,7 +9,7 @@ from pyspark.sql.types import DoubleType, FloatType, LongType, StringType, Struc
 
 from aviso_server.lake.files import ROW_GROUP_ROWS, FileWriter
 from aviso_server.lake.storage import LOCAL
-from aviso_server.spark.lake_files import FILE_NAME, LakeSource, _File, _LakeReader, _Task
+from aviso_server.spark.lake_files import LakeSource, _File, _LakeReader, _Task
 from tests.lake.scene import SHAPE, stored
 
 WANTED = StructType(
@@ -19,7 +19,6 @@ WANTED = StructType(
         StructField("depth", DoubleType()),
         StructField("box_min_lat", FloatType()),
         StructField("never_there", StringType()),
-        StructField(FILE_NAME, StringType()),
     ]
 )
 
@@ -39,14 +38,13 @@ def test_rows_columns_and_row_groups(tmp_path: Path) -> None:
         assert isinstance(partition, _File)
         return pa.Table.from_batches(reader.read(partition), pa.schema([
             ("sequence", pa.int64()), ("payload", pa.string()), ("depth", pa.float64()), ("box_min_lat", pa.float32()),
-            ("never_there", pa.string()), (FILE_NAME, pa.string()),
+            ("never_there", pa.string()),
         ]))  # fmt: skip
 
     everything = read(_Task([file.path]))
     assert everything["sequence"].to_pylist() == list(range(1, count + 1))
     assert everything["payload"].to_pylist() == table["payload"].to_pylist()
     assert everything["never_there"].null_count == count
-    assert set(everything[FILE_NAME].to_pylist()) == {file.name}
     second = read(_Task([file.path], picked=[ROW_GROUP_ROWS + 5]))["sequence"].to_pylist()
     assert second == list(range(ROW_GROUP_ROWS + 1, 2 * ROW_GROUP_ROWS + 1))
     last = read(_Task([file.path], limits=(2 * ROW_GROUP_ROWS + 1, count)))["sequence"].to_pylist()

@@ -40,6 +40,7 @@ __all__ = [
     "covered_by",
     "discard",
     "explained",
+    "read_rows",
     "rewrite",
     "statistics",
 ]
@@ -227,6 +228,16 @@ class FileWriter:
         self._file = self._sink = None
         self._path = ""
         return done
+
+
+def read_rows(content: pa.NativeFile, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a whole file, also one without any row group, which older versions of pyarrow refuse to read."""
+    parquet = pq.ParquetFile(content)
+    schema = parquet.schema_arrow.remove_metadata()
+    names = schema.names if columns is None else list(columns)
+    groups = [parquet.read_row_group(number, columns=names) for number in range(parquet.num_row_groups)]
+    found = [each.select(names).replace_schema_metadata(None) for each in groups]
+    return pa.concat_tables([schema.empty_table().select(names), *found])
 
 
 def covered_by(metadata: pq.FileMetaData) -> Covered | None:

@@ -16,10 +16,9 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from aviso_server.errors import PipelineError
-from aviso_server.lake.files import Covered, DataFile, FileWriter, NewFile, discard
+from aviso_server.lake.files import Covered, DataFile, FileWriter, NewFile, discard, read_rows
 from aviso_server.lake.ranges import Range, clipped, joined_ranges
 from aviso_server.lake.remove import Removed
 from aviso_server.lake.schema import conformed, joined_schema, table_columns, with_bbox
@@ -121,7 +120,7 @@ def _copy(
 ) -> list[NewFile]:
     try:
         with table.storage.open(file.path) as content:
-            rows = pq.ParquetFile(content).read()
+            rows = read_rows(content)
     except (OSError, pa.ArrowException) as error:
         raise PipelineError(f"{file.path} cannot be read: {error}; mend it with the earlier version first") from None
     sequences = rows.column("sequence")
@@ -161,7 +160,7 @@ def _renamed(rows: pa.Table, known: Mapping[str, str]) -> pa.Table:
 
 def _wide(storage: Storage, file: NewFile) -> pa.Table:
     with storage.open(file.path) as content:
-        return pq.ParquetFile(content).read(columns=list(_WIDE)).replace_schema_metadata(None)
+        return read_rows(content, _WIDE)
 
 
 def _streams(root: str, storage: Storage) -> dict[str, tuple[str, list[DataFile]]]:

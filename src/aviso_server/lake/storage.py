@@ -302,7 +302,7 @@ def storage_of(root: str) -> Storage:
     scheme = urlsplit(root).scheme
     if scheme in ("s3", "s3a"):
         return _object_storage(*((name, os.environ[name]) for name in _SETTINGS if name in os.environ))
-    words = "; hdfs:// needs Hadoop's own library on every machine: mount it as a folder" if scheme == "hdfs" else ""
+    words = "; hdfs:// would need Hadoop's own library, which PySpark does not bring" if scheme == "hdfs" else ""
     raise PipelineError(
         f"archive.path: '{root}' cannot be reached; accepted: a folder, file://…, s3://…, s3a://…{words}"
     )

@@ -1,13 +1,15 @@
 """The audit: proves that what was acknowledged is stored and archived, or says where it is not, and mends the archive.
 
-A stream is compared slice after slice; then everything that is missing is held against what explains it. Repair writes
-files with defects anew, with what the log still has, each in one commit that is refused if another writer was faster.
+Spark's tasks compare slices of a stream; then everything that is missing is held against what explains it. Repair
+writes files with defects anew with what the log still has, a task for each group of files that belong together, and
+each in one commit that is refused if another writer was faster.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import httpx
 import msgspec
@@ -15,21 +17,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from aviso_server.errors import PipelineError
-from aviso_server.lake.files import Covered, DataFile, FileWriter, discard, explained
+from aviso_server.lake.files import Covered, DataFile, FileWriter, NewFile, covered_by, discard, explained, read_rows
 from aviso_server.lake.ranges import Range, clipped, joined_ranges, length, without_ranges
 from aviso_server.lake.remove import Removed
 from aviso_server.lake.schema import FileShape, conformed, joined_schema
-from aviso_server.lake.table import Conflict, Table, Tables
+from aviso_server.lake.storage import LOCAL, Storage
+from aviso_server.lake.table import Conflict, Snapshot, Table, Tables
 from aviso_server.model.batch import columns_of
 from aviso_server.model.event_type import EventType
 from aviso_server.model.times import event_time
 from aviso_server.spark.archiver import LogStream, fetch_streams
 from aviso_server.spark.audit_comparison import (
-    ROW,
     Audit,
     Defect,
     Explained,
@@ -38,6 +40,7 @@ from aviso_server.spark.audit_comparison import (
     Gap,
     Held,
     Hour,
+    LogReader,
     Slice,
     StreamAudit,
     Where,
@@ -48,11 +51,11 @@ from aviso_server.spark.audit_comparison import (
 )
 from aviso_server.spark.catalogue import AnyType, event_types, fetch_catalogue
 from aviso_server.spark.insight import ask_recount
-from aviso_server.spark.lake_files import FILE_NAME, read_files
 from aviso_server.spark.session import reason
+from aviso_server.spark.tasks import run_tasks
 from pyspark_aviso.client import choose_types, connect, fetch_types
 from pyspark_aviso.options import Options
-from pyspark_aviso.read import Planner, SequenceRange, read_range
+from pyspark_aviso.read import BatchReader, Planner, SequenceRange, read_range
 
 __all__ = [
     "Auditor",
@@ -170,13 +173,14 @@ class ServerLog:
             return mine, mine.base == view.stream or not self.lists_streams
         return described, False
 
-    def rows(self, session: SparkSession, view: LogView, first: int, last: int) -> DataFrame:
-        """The notifications from one sequence to another."""
-        given = {"url": self._options.url, "event_type": view.event_type, "from_id": str(first), "to_id": str(last)}
-        for name in ("token", "username", "password"):
-            if (value := getattr(self._options, name)) is not None:
-                given[name] = value
-        return session.read.format("aviso").schema(ROW).options(**given).load()
+    def reader(self, view: LogView) -> LogReader:
+        """Return how tasks read the notifications of a stream."""
+        kinds = choose_types([view.event_type], fetch_types(self._options))
+        with connect(self._options) as client:
+            planner = Planner(client, kinds[view.event_type], {}, self._options.retries)
+            planner.stretch({"from_id": str(view.start)})  # it learns what the server has to be asked for
+        reader = BatchReader(self._options, kinds, _ROW)
+        return LogReader(reader, view.event_type, planner.identifier, planner.bounded)
 
     def _look(self) -> None:
         with connect(self._options) as client:
@@ -227,87 +231,25 @@ def _same_fields(one: EventType, other: EventType) -> bool:
     return bool(one.describe()["identifier"] == other.describe()["identifier"])
 
 
-_COLUMNS = ("sequence", "time_ns", "topic", "identifier", "payload")
+_ROW = StructType(
+    [StructField(name, LongType()) for name in ("sequence", "time_ns")]
+    + [StructField(name, StringType()) for name in ("topic", "identifier", "payload")]
+)
 
 
-class ArchiveFiles:
-    """The files of one stream in the snapshot of its table that was taken last."""
-
-    def __init__(self, session: SparkSession, tables: Tables, stream: str) -> None:
-        self._session = session
-        self._table = tables.of(stream)
-        self._storage = tables.storage
-        self._snapshot = self._table.snapshot()
-        self._broken: dict[DataFile, str] = {}
-
-    @property
-    def last(self) -> int:
-        """The newest sequence that was archived."""
-        return self._snapshot.watermark
-
-    @property
-    def broken(self) -> dict[DataFile, str]:
-        """Those that cannot be read, and why."""
-        return dict(self._broken)
-
-    def look_again(self) -> bool:
-        """Take another snapshot; True if that has changed anything."""
-        before, self._snapshot = self._snapshot.version, self._table.snapshot()
-        return self._snapshot.version != before
-
-    def explained(self) -> Covered:
-        """Why sequences have no row, as the footers of the files say now; those of broken files say nothing."""
-        self.look_again()
-        covers = []
-        for each in self._snapshot.files:
-            try:
-                covers.append(self._table.covered(each))
-            except (OSError, pa.ArrowException):
-                continue
-        return explained(1, self.last, covers)
-
-    def rows(self, first: int, last: int) -> DataFrame | None:
-        """The visible notifications from one sequence to another; `misplaced` if their file covers others.
-
-        A row in a file that is named otherwise is looked for only in files of this range.
-        """
-        files = [each for each in self._within(first, last) if each not in self._broken]
-        if not files:
-            return None
-        limits = self._session.createDataFrame(
-            [(each.name, each.first, each.last) for each in files], "name string, low bigint, high bigint"
-        )
-        rows = read_files(self._session, files, f"{ROW}, {FILE_NAME} string")
-        rows = rows.withColumnRenamed(FILE_NAME, "name").join(f.broadcast(limits), "name")
-        rows = rows.select(*_COLUMNS, (~f.col("sequence").between(f.col("low"), f.col("high"))).alias("misplaced"))
-        return rows.where(f.col("sequence").between(first, last) | f.col("misplaced"))
-
-    def find_broken(self, first: int, last: int) -> bool:
-        """Read the files one by one; True if some cannot be read that could before."""
-        before = len(self._broken)
-        for each in self._within(first, last):
-            if each not in self._broken and (reason := self._complaint(each)) is not None:
-                self._broken[each] = reason
-        return len(self._broken) > before
-
-    def _within(self, first: int, last: int) -> Sequence[DataFile]:
-        return [each for each in self._snapshot.files if each.first <= last and first <= each.last]
-
-    def _complaint(self, file: DataFile) -> str | None:
-        try:
-            with self._storage.open(file.path) as content:
-                parquet = pq.ParquetFile(content)
-                for number in range(parquet.num_row_groups):
-                    parquet.read_row_group(number, columns=list(_COLUMNS))
-        except (OSError, pa.ArrowException) as error:
-            return str(error).splitlines()[0] if str(error) else type(error).__name__
-        return None
+def explain(table: Table) -> Covered:
+    """Say why sequences have no row, as the footers of the files say now; those of broken files say nothing."""
+    snapshot, covers = table.snapshot(), list[Covered]()
+    for each in snapshot.files:
+        with suppress(OSError, pa.ArrowException):
+            covers.append(table.covered(each))
+    return explained(1, snapshot.watermark, covers)
 
 
-SLICE = 1_000_000
-"""Sequences that are compared at once."""
+SLICE = 100_000
+"""Sequences that a task compares."""
 
-_MOST_READS = 5
+_MOST_TASKS = 32  # between two words about how far it is
 
 Pending = Callable[[str], Removed]
 """The deletes and wipes of a stream that the archive has not heard of, as of now."""
@@ -326,34 +268,39 @@ def audit_stream(
     slice_length: int = SLICE,
 ) -> StreamAudit:
     """Look at all of a stream; PipelineError if log or archive cannot be read."""
-    files = None if tables is None else ArchiveFiles(session, tables, view.stream)
-    archived = 0 if files is None else files.last
+    table = None if tables is None else tables.of(view.stream)
+    snapshot = Snapshot() if table is None else table.snapshot()
+    archived = snapshot.watermark
     kind, layout = server.kind(view)
-    check = FormCheck(kind, layout)
-    parts = list(_slices(view, archived, slice_length))
-    found: list[tuple[Slice, Found]] = []
+    storage = LOCAL if tables is None else tables.storage
+    parts = list(_slices(view, snapshot, slice_length, FormCheck(kind, layout), server.reader(view), storage))
+    found: list[Found] = []
     told(view.stream, 0, max(view.last, archived))
-    for part in parts:
-        found.append((part, _examined(session, server, view, files, part, check)))
-        told(view.stream, part.last, max(view.last, archived))
+    for place in range(0, len(parts), _MOST_TASKS):
+        some = parts[place : place + _MOST_TASKS]
+        try:
+            found += run_tasks(session, examine, some)
+        except Exception as error:  # Spark wraps what happened in many ways
+            raise PipelineError(reason(error)) from None
+        told(view.stream, some[-1].last, max(view.last, archived))
     now = server.again(view)
     removals = pending(view.stream)
-    known = None if files is None else files.explained()
+    known = None if table is None else explain(table)
     evidence = gather_evidence(known, removals, now.trimmed, max(view.last, archived))
     # a log that waits for the archive lets go of nothing that is not in it: such files were there and are lost
     lost = (archived + 1, view.trimmed) if server.log_waits and archived else (1, 0)
-    weighing = _Weighing(view, evidence, files, archived, lost, found)
+    weighing = _Weighing(view, evidence, archived, lost, found)
     defects = weighing.defects()
-    foreign = sum(each.foreign for _, each in found)
+    foreign = sum(each.foreign for each in found)
     unchecked, notes = _words(server, view, tables is not None, archived, layout, foreign)
-    hours = _joined_hours(each.hours for _, each in found)
+    hours = _joined_hours(each.hours for each in found)
     return StreamAudit(
         event_type=view.event_type,
         verdict="defects" if defects else "clean",
         acknowledged=view.last,
         log=Held(view.first, view.last, sum(each.log for each in hours)) if view.last >= view.first else Held(),
         archive=None if tables is None else Held(1, archived, sum(each.archive for each in hours)),
-        same=sum(each.same for _, each in found),
+        same=sum(each.same for each in hours),
         lag=max(0, view.last - archived) if tables is not None else 0,
         explained=weighing.explained(),
         defects=tuple(defects),
@@ -363,8 +310,11 @@ def audit_stream(
     )
 
 
-def _slices(view: LogView, archived: int, longest: int) -> Iterator[Slice]:
-    """Everything, cut where the log begins and where it ends, and then into parts that are not too long."""
+def _slices(
+    view: LogView, snapshot: Snapshot, longest: int, check: FormCheck, log: LogReader, storage: Storage
+) -> Iterator[Slice]:
+    """Cut everything where the log begins and where it ends, and then into parts that are not too long."""
+    archived = snapshot.watermark
     edges = [
         (1, min(view.start - 1, archived), False),
         (view.start, view.last, True),
@@ -373,29 +323,10 @@ def _slices(view: LogView, archived: int, longest: int) -> Iterator[Slice]:
     for first, last, warm in edges:
         for low in range(first, last + 1, longest):
             high = min(low + longest - 1, last)
-            log_from = max(low, view.trimmed + 1)
-            yield Slice(low, high, log_from, high if warm else 0, min(high, archived))
-
-
-def _examined(
-    session: SparkSession, server: ServerLog, view: LogView, files: ArchiveFiles | None, part: Slice, check: FormCheck
-) -> Found:
-    attempt = 0
-    while True:
-        attempt += 1
-        try:
-            log = server.rows(session, view, part.first, part.last) if part.warm else None
-            archive = None
-            if files is not None and part.archive_to >= part.first:
-                archive = files.rows(part.first, part.archive_to)
-            return examine(part, log, archive, check)
-        except Exception as error:  # Spark wraps what happened in many ways
-            if isinstance(error, PipelineError) or attempt == _MOST_READS or files is None:
-                raise PipelineError(reason(error)) from None
-            # files are merged while they are read, and some may be damaged
-            changed = files.look_again()
-            if not files.find_broken(part.first, part.last) and not changed:
-                raise PipelineError(reason(error)) from None
+            end = min(high, archived)
+            files = tuple(each for each in snapshot.files if each.first <= end and low <= each.last)
+            log_to = high if warm else 0
+            yield Slice(low, high, max(low, view.trimmed + 1), log_to, end, check, log, storage, files)
 
 
 class _Weighing:
@@ -405,19 +336,17 @@ class _Weighing:
         self,
         view: LogView,
         evidence: Evidence,
-        files: ArchiveFiles | None,
         archived: int,
         lost: Range,
-        found: Sequence[tuple[Slice, Found]],
+        found: Sequence[Found],
     ) -> None:
         self._view = view
         self._evidence = evidence
         self._archived = archived
         self._found = found
-        broken = {} if files is None else files.broken
-        self._broken = {(each.first, each.last): why for each, why in broken.items()}
-        self._log = _joined_gaps(gap for _, each in found for gap in each.log.gaps)
-        gaps = [gap for _, each in found for gap in each.archive.gaps]
+        self._broken = {(file.first, file.last): why for each in found for file, why in each.broken}
+        self._log = _joined_gaps(gap for each in found for gap in each.log)
+        gaps = [gap for each in found for gap in each.archive]
         if lost[0] <= lost[1]:
             gaps.append(Gap(*lost))
         self._archive = outside(_joined_gaps(gaps), list(self._broken))
@@ -431,7 +360,7 @@ class _Weighing:
 
     def defects(self) -> list[Defect]:
         """All of them, by sequence."""
-        rows = {each: None for _, found in self._found for each in found.defects}
+        rows = {each: None for found in self._found for each in found.defects}
         holes = [*self._holes(), *self._damaged()]
         if self._archived > self._view.last and self._view.whole:
             holes.append(
@@ -620,142 +549,144 @@ class Mended(msgspec.Struct, frozen=True):
 class Repairer:
     """Writes files of one archive anew, with what its server's log still has."""
 
-    def __init__(self, tables: Tables, options: Options) -> None:
+    def __init__(self, session: SparkSession, tables: Tables, options: Options) -> None:
+        self._session = session
         self._tables = tables
-        self._storage = tables.storage
         self._options = options
 
     def run(self, wanted: dict[str, list[Range]]) -> Iterator[Mended]:
-        """Mend these sequences by stream, a file at a time; comes back after each."""
+        """Mend these sequences by stream; tells of a stream when all of it is done."""
         server = ServerLog(self._options, ())
         views = server.streams(())
         for stream, ranges in wanted.items():
-            view = views.get(stream)
-            if view is None:
-                yield Mended(stream, ranges[0][0], ranges[-1][1], "the log has no such stream")
-                continue
-            for _ in range(_MOST_ATTEMPTS):
-                try:
-                    yield from self._stream(stream, view, joined_ranges(ranges))
-                    break
-                except Conflict:
-                    continue  # another writer was faster: look again, and mend what is left
+            if stream in views:
+                yield from self._stream(server, views[stream], joined_ranges(ranges))
             else:
-                yield Mended(stream, ranges[0][0], ranges[-1][1], "other writers were faster, again and again")
+                yield Mended(stream, ranges[0][0], ranges[-1][1], "the log has no such stream")
 
-    def _stream(self, stream: str, view: LogView, ranges: Sequence[Range]) -> Iterator[Mended]:
-        for files, (first, last) in list(self._places(stream, ranges)):
-            try:
-                yield self._mend(stream, view, files, first, last)
-            except (pa.ArrowException, OSError) as error:
-                yield Mended(stream, first, last, f"the old file cannot be read: {error}")
-
-    def _places(self, stream: str, wanted: Sequence[Range]) -> Iterator[tuple[list[DataFile], Range]]:
-        """The files to write: those that are touched, joined where they overlap, and new ones where none is."""
-        snapshot = self._tables.of(stream).snapshot()
-        for group in joined_groups(snapshot.files):
-            first, last = group[0].first, max(each.last for each in group)
-            if clipped(wanted, first, last):
-                yield group, (first, last)
-        for first, last in snapshot.missing:
-            for low, high in clipped(wanted, first, last):
-                yield [], (low, high)
-
-    def _mend(self, stream: str, view: LogView, files: list[DataFile], first: int, last: int) -> Mended:
+    def _stream(self, server: ServerLog, view: LogView, ranges: Sequence[Range]) -> Iterator[Mended]:
+        table, kind = self._tables.of(view.stream), server.kind(view)[0]
         for _ in range(_MOST_ATTEMPTS):
-            start = max(first, view.start)
-            if not files:
-                first = start
-            if first > min(last, view.last):
-                return Mended(stream, first, last, "the log does not hold it any more")
-            if self._written(stream, view, files, first, last, start):
-                return Mended(stream, first, last)
-            view = ServerLog(self._options, ()).again(view)
-        return Mended(stream, first, last, "the log let go of it while it was read")
+            columns = dict(table.snapshot().columns)
+            groups = [
+                _Group(self._options, table.storage, table.folder, view, kind, columns, first, last, tuple(files))
+                for files, (first, last) in _places(table.snapshot(), view, ranges)
+            ]
+            again = [each for each in groups if each.in_log]
+            yield from (each.mended("the log does not hold it any more") for each in groups if not each.in_log)
+            groups, again = again, []
+            written = dict(run_tasks(self._session, write_anew, groups))
+            now = server.again(view)
+            for group in groups:
+                made = written[group.first]
+                if isinstance(made, str):
+                    yield group.mended(f"the old file cannot be read: {made}")
+                elif now.start > group.start:  # so that it was perhaps not the log that answered
+                    discard(table.storage, [made])
+                    again.append(group)
+                elif self._replace(table, group, made):
+                    yield group.mended()
+                else:
+                    again.append(group)
+            if not again:
+                return
+            view, ranges = now, [(each.first, each.last) for each in again]
+        for group in again:
+            yield group.mended("other writers were faster, or the log let go of it, again and again")
 
-    def _written(self, stream: str, view: LogView, files: list[DataFile], first: int, last: int, start: int) -> bool:
-        """Write one file; False if the log let go of something meanwhile, so that it was not the log that answered."""
-        table, root = self._tables.of(stream), self._tables.root
-        kind = event_types([view.event_type], fetch_catalogue(self._options))[view.event_type]
-        shape = FileShape(view.event_type, columns_of(kind), table.snapshot().columns)
-        schema = self._schema(files, shape)
-        covers = self._covers(table, files)
-        writer = FileWriter(
-            self._storage, table.folder, first, last, schema, lambda low, high: explained(low, high, covers), whole=True
-        )
+    def _replace(self, table: Table, group: _Group, made: NewFile) -> bool:
+        """Commit a file in the place of others; False if another writer was faster."""
+        ask_recount(self._tables.root, table.stream, group.first, group.last, table.storage)
         try:
-            for batch in self._rows(view, files, last, start, shape, schema).to_batches():
-                list(writer.add(batch))
-            (made,) = writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
-        if ServerLog(self._options, ()).again(view).start > start:
-            discard(self._storage, [made])
+            table.commit([made], group.files)
+        except Conflict:
             return False
-        ask_recount(root, stream, first, last, self._storage)
-        table.commit([made], files)
-        ask_recount(root, stream, first, last, self._storage)
+        ask_recount(self._tables.root, table.stream, group.first, group.last, table.storage)
         return True
 
-    def _covers(self, table: Table, files: Sequence[DataFile]) -> list[Covered]:
-        found = []
-        for file in files:
-            try:
-                found.append(table.covered(file))
-            except (pa.ArrowException, OSError):
-                continue  # why something was missing in it, nobody knows any more
-        return found
 
-    def _schema(self, files: Sequence[DataFile], shape: FileShape) -> pa.Schema:
-        """The columns of the old files and of today."""
-        schemas = [shape.schema]
-        for file in files:
-            try:
-                with self._storage.open(file.path) as content:
-                    schemas.append(pq.read_schema(content).remove_metadata())
-            except (pa.ArrowException, OSError):
-                continue  # what is in it is read later, or not needed
-        return joined_schema(schemas)
+class _Group(msgspec.Struct, frozen=True):
+    """Files that overlap, or none where some are missing, and the range that one file has to cover. Pickles."""
 
-    def _rows(
-        self,
-        view: LogView,
-        files: Sequence[DataFile],
-        last: int,
-        start: int,
-        shape: FileShape,
-        schema: pa.Schema,
-    ) -> pa.Table:
-        """What the log has, and what only the files have: the log may have lost something itself."""
-        tables = [schema.empty_table()]
-        wanted = SequenceRange(view.event_type, start, min(last, view.last))
-        if start <= wanted.end:
-            found = read_range(self._options, wanted)
-            tables += [conformed(pa.Table.from_batches([shape.batch(each)]), schema) for each in found]
-        log = pa.concat_tables(tables)
-        others = []
-        for file in files:
-            table = self._content(file, start)
-            if table is not None:
-                others.append(conformed(table, schema))
-        if not others:
-            return log
-        old = pa.concat_tables(others)
-        kept = old.filter(pc.invert(pc.is_in(old["sequence"], value_set=log["sequence"].combine_chunks())))
-        return _once(pa.concat_tables([kept, log]))
+    options: Options
+    storage: Storage
+    folder: str
+    view: LogView
+    kind: AnyType
+    columns: dict[str, str]  # that the table has, with their types
+    first: int
+    last: int
+    files: tuple[DataFile, ...]
 
-    def _content(self, file: DataFile, start: int) -> pa.Table | None:
-        """The rows of a file that it covers; None of one that cannot be read and that the log has all of."""
+    @property
+    def start(self) -> int:
+        """The first sequence that is read from the log."""
+        return max(self.first, self.view.start)
+
+    @property
+    def in_log(self) -> bool:
+        """Whether the log has some of it."""
+        return self.first <= min(self.last, self.view.last)
+
+    def mended(self, reason: str | None = None) -> Mended:
+        """Return what came of it."""
+        return Mended(self.view.stream, self.first, self.last, reason)
+
+
+def _places(snapshot: Snapshot, view: LogView, wanted: Sequence[Range]) -> Iterator[tuple[list[DataFile], Range]]:
+    """Find the files to write: those that are touched, joined where they overlap, and new ones where none is."""
+    for group in joined_groups(snapshot.files):
+        first, last = group[0].first, max(each.last for each in group)
+        if clipped(wanted, first, last):
+            yield group, (first, last)
+    for first, last in snapshot.missing:
+        for low, high in clipped(wanted, first, last):
+            yield [], (max(low, view.start), high)
+
+
+def write_anew(group: _Group) -> Iterator[tuple[int, NewFile | str]]:
+    """Write one file with what the log has and what only the old files have. Runs on a worker.
+
+    Yields the first sequence of the group with the new file, or with the reason why an old one cannot be read.
+    """
+    shape = FileShape(group.view.event_type, columns_of(group.kind), group.columns)
+    old, covers = list[pa.Table](), list[Covered]()
+    for file in group.files:
         try:
-            with self._storage.open(file.path) as content:
-                table = pq.ParquetFile(content).read()
-        except (OSError, pa.ArrowException):
-            if file.first >= start:
-                return None
-            raise
-        sequences = table["sequence"]
-        return table.filter(pc.and_(pc.greater_equal(sequences, file.first), pc.less_equal(sequences, file.last)))
+            with group.storage.open(file.path) as content:
+                covers.append(covered_by(pq.read_metadata(content)) or Covered(file.first, file.last))
+                rows = read_rows(content)
+        except (OSError, pa.ArrowException) as error:
+            if file.first < group.start:  # the log does not have all of it
+                yield group.first, str(error)
+                return
+            continue  # why something was missing in it, nobody knows any more
+        sequences = rows["sequence"]
+        own = pc.and_(pc.greater_equal(sequences, file.first), pc.less_equal(sequences, file.last))
+        old.append(rows.filter(own))
+    schema = joined_schema([shape.schema, *(each.schema for each in old)])
+    log = [schema.empty_table()]
+    wanted = SequenceRange(group.view.event_type, group.start, min(group.last, group.view.last))
+    if wanted.start <= wanted.end:
+        found = read_range(group.options, wanted)
+        log += [conformed(pa.Table.from_batches([shape.batch(each)]), schema) for each in found]
+    new = pa.concat_tables(log)
+    known = new["sequence"].combine_chunks()
+    kept = [each.filter(pc.invert(pc.is_in(each["sequence"], value_set=known))) for each in old]
+    rows = _once(pa.concat_tables([*(conformed(each, schema) for each in kept), new]))
+
+    def explains(low: int, high: int) -> Covered:
+        return explained(low, high, covers)
+
+    writer = FileWriter(group.storage, group.folder, group.first, group.last, schema, explains, whole=True)
+    try:
+        for batch in rows.to_batches():
+            list(writer.add(batch))
+        (made,) = writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    yield group.first, made
 
 
 def joined_groups(files: Sequence[DataFile]) -> list[list[DataFile]]:

@@ -1,26 +1,25 @@
-"""Log and archive side by side: Spark compares their rows in one pass, and only what matters comes back.
+"""Log and archive side by side: tasks compare their rows, each a range of sequences, and say only what matters.
 
-Two hashes of different kinds stand for the content of a row. The canonical form is checked again: would the model write
-a stored notification as it is? Each distinct value of a field is looked at once, and rows that differ one by one.
+The canonical form is checked again: would the model write a stored notification as it is? Each distinct value of a
+field is looked at once, and rows that differ one by one.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import reduce
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as f
+import pyarrow.parquet as pq
 
 from aviso_server.errors import InvalidRequest, MalformedRequest
+from aviso_server.lake.files import DataFile
 from aviso_server.lake.ranges import Range, clipped, without_ranges
 from aviso_server.lake.storage import Storage, joined
 from aviso_server.model import batch
@@ -31,10 +30,9 @@ from aviso_server.model.json_text import compact, loads
 from aviso_server.model.publishing import Bulk
 from aviso_server.model.shapes import polygon_json, polygon_of, with_array
 from aviso_server.model.times import SECOND, seconds_text
-from aviso_server.spark.session import arrow_function
+from pyspark_aviso.read import BatchReader, SequenceRange
 
 __all__ = [
-    "ROW",
     "Audit",
     "Defect",
     "Explained",
@@ -43,6 +41,7 @@ __all__ = [
     "Gap",
     "Held",
     "Hour",
+    "LogReader",
     "Slice",
     "StreamAudit",
     "Verdict",
@@ -53,9 +52,6 @@ __all__ = [
     "keep_verdict",
     "outside",
 ]
-
-ROW = "sequence bigint, time_ns bigint, topic string, identifier string, payload string"
-"""What makes a notification, as a schema for Spark."""
 
 AUDIT = "_audit"
 """The folder in an archive that is about audits."""
@@ -71,6 +67,9 @@ Where = Literal["log", "archive", "log and archive"]
 
 Verdict = Literal["clean", "defects", "unchecked"]
 """Nothing is wrong, something is, or nobody can say."""
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 _HOUR = 3600
 _SHOWN = 20  # defects of a stream in the verdict file
@@ -199,10 +198,6 @@ def keep_verdict(root: str, audit: Audit, storage: Storage) -> None:
     storage.write(joined(root, f"{AUDIT}/{VERDICT}"), msgspec.json.encode(audit.summary()))
 
 
-BUCKET = 65_536
-"""Sequences that one task puts in order."""
-
-
 class Gap(msgspec.Struct, frozen=True):
     """Sequences without a row, and the times of the rows before and after; None where there are none."""
 
@@ -212,61 +207,13 @@ class Gap(msgspec.Struct, frozen=True):
     after: int | None = None
 
 
-class Presence(msgspec.Struct, frozen=True):
-    """What is there of a range of sequences."""
-
-    rows: int  # different sequences
-    gaps: tuple[Gap, ...]
-
-    @property
-    def missing(self) -> list[Range]:
-        """The gaps as ranges."""
-        return [(each.first, each.last) for each in self.gaps]
-
-
-def row_before(present: Column) -> Column:
-    """Sequence and time of the nearest earlier row of the `bucket` that is present."""
-    order = Window.partitionBy("bucket").orderBy("sequence").rowsBetween(Window.unboundedPreceding, -1)
-    return f.last(_here(present), ignorenulls=True).over(order)
-
-
-def edges(present: Column, before: Column) -> Column:
-    """An aggregate over rows of one bucket: how many are present, the first and the last, and the gaps before them."""
-    gap = f.struct(
-        (before["sequence"] + 1).alias("first"),
-        (f.col("sequence") - 1).alias("last"),
-        before["time_ns"].alias("before"),
-        f.col("time_ns").alias("after"),
-    )
-    return f.struct(
-        f.count(f.when(present, 1)).alias("rows"),
-        f.min(_here(present)).alias("low"),
-        f.max(_here(present)).alias("high"),
-        f.collect_list(f.when(present & (f.col("sequence") > before["sequence"] + 1), gap)).alias("gaps"),
-    )
-
-
-def presence(parts: Iterable[tuple[int, Mapping[str, Any]]], first: int, last: int) -> Presence:
-    """What there is of a range; a part is the number of its bucket and what `edges` says of some of its rows."""
-    if first > last:
-        return Presence(0, ())
-    count, gaps = 0, list[Gap]()
-    ends: dict[int, list[tuple[int, int]]] = {}
-    for bucket, part in parts:
-        if part["rows"]:
-            count += part["rows"]
-            gaps += [Gap(**each) for each in part["gaps"]]
-            ends.setdefault(bucket, []).extend((part[end]["sequence"], part[end]["time_ns"]) for end in ("low", "high"))
-    position, time = first, None
-    for bucket in sorted(ends):
-        low, low_time = min(ends[bucket])
-        if low > position:
-            gaps.append(Gap(position, low - 1, time, low_time))
-        high, time = max(ends[bucket])
-        position = high + 1
-    if position <= last:
-        gaps.append(Gap(position, last, time, None))
-    return Presence(count, tuple(sorted(gaps, key=lambda gap: gap.first)))
+def gaps_of(sequences: Numbers, times: Numbers, first: int, last: int) -> tuple[Gap, ...]:
+    """Return what is missing between two sequences; those that are there ascend."""
+    chosen = (sequences >= first) & (sequences <= last)
+    there = [first - 1, *sequences[chosen].tolist(), last + 1]
+    known = [None, *times[chosen].tolist(), None]
+    places = np.flatnonzero(np.diff(there) > 1).tolist()
+    return tuple(Gap(there[at] + 1, there[at + 1] - 1, known[at], known[at + 1]) for at in places if first <= last)
 
 
 def cut(gaps: Iterable[Gap], left: Sequence[Range]) -> list[Gap]:
@@ -280,14 +227,6 @@ def outside(gaps: Iterable[Gap], ranges: Sequence[Range]) -> list[Gap]:
     return cut(found, without_ranges([(each.first, each.last) for each in found], ranges))
 
 
-def _here(present: Column) -> Column:
-    return f.when(present, f.struct("sequence", "time_ns"))
-
-
-FORM = "struct<fault: string, foreign: boolean>"
-"""What a check says of a row: why its form is wrong, and whether it fits another schema than today's."""
-
-_FORM = pa.struct([("fault", pa.string()), ("foreign", pa.bool_())])
 _PLACEHOLDER = 0  # a payload that every event type takes: here only the identifier is asked about
 
 _decode = msgspec.json.Decoder().decode
@@ -323,6 +262,11 @@ class FormCheck:
         suspects = {*self._odd_identifiers(topic, identifiers), *_odd_payloads(payloads)}
         found = {at: self._look(topic[at], identifiers[at], payloads[at]) for at in sorted(suspects)}
         return {at: outcome for at, outcome in found.items() if outcome != _RIGHT}
+
+    def outcomes_of(self, rows: pa.Table) -> dict[int, Outcome]:
+        """Return the rows of a table that are not plainly right, by place."""
+        texts = [rows[name].cast(pa.binary()).to_pylist() for name in ("identifier", "payload")]
+        return self.outcomes(rows["topic"].to_pylist(), *texts)
 
     def _odd_identifiers(self, topic: Sequence[str | None], identifiers: Sequence[bytes | None]) -> Sequence[int]:
         everything = range(len(identifiers))
@@ -408,23 +352,6 @@ def with_arrays(identifier: pa.Array) -> pa.Array:
     """Identifiers with their polygons as arrays."""
     found = identifier.cast(pa.binary()).to_pylist()
     return pa.array([None if each is None else with_array(each) for each in found], pa.string())
-
-
-def forms_of(check: FormCheck) -> Callable[[pa.Array, pa.Array, pa.Array], pa.Array]:
-    """What a worker does with topics, identifiers and payloads: a value of FORM for each row."""
-
-    def forms(topic: pa.Array, identifier: pa.Array, payload: pa.Array) -> pa.Array:
-        found = check.outcomes(
-            topic.to_pylist(), identifier.cast(pa.binary()).to_pylist(), payload.cast(pa.binary()).to_pylist()
-        )
-        faults, foreign = pa.nulls(len(topic), pa.string()), pa.repeat(False, len(topic))
-        if found:
-            outcomes = [found.get(at, _RIGHT) for at in range(len(topic))]
-            faults = pa.array([fault for fault, _ in outcomes], pa.string())
-            foreign = pa.array([other for _, other in outcomes], pa.bool_())
-        return pa.StructArray.from_arrays([faults, foreign], fields=list(_FORM))
-
-    return forms
 
 
 class _WrongForm(Exception):
@@ -517,17 +444,45 @@ def _runs(
 
 
 _HOUR_NS = 3600 * 1_000_000_000
-_TEXTS = ("time_ns", "topic", "identifier", "payload")
+_ROW = pa.schema(
+    [
+        ("sequence", pa.int64()),
+        ("time_ns", pa.int64()),
+        ("topic", pa.string()),
+        ("identifier", pa.string()),
+        ("payload", pa.string()),
+    ]
+)
+_CONTENTS = ("time_ns", "topic", "identifier", "payload")
+
+
+class LogReader(msgspec.Struct, frozen=True):
+    """How tasks read a stream from its server. Pickles."""
+
+    reader: BatchReader
+    event_type: str
+    identifier: dict[str, Any]  # what the server has to be asked for to send everything
+    bounded: bool  # it knows where to stop
+
+    def rows(self, first: int, last: int) -> pa.Table:
+        """Return the notifications from one sequence to another."""
+        wanted = SequenceRange(self.event_type, first, last, self.identifier, self.bounded)
+        found = [pa.Table.from_batches([each]).cast(_ROW) for each in self.reader.read(wanted)]
+        return pa.concat_tables([_ROW.empty_table(), *found])
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """A range of sequences, and how far log and archive should have it."""
+    """A range of sequences that one task compares: how far log and archive should have it, and how to read them."""
 
     first: int
     last: int
     log_from: int  # gaps in the log count from here on
     log_to: int  # lower than `first` if the log is not read
     archive_to: int
+    check: FormCheck
+    log: LogReader
+    storage: Storage
+    files: tuple[DataFile, ...]  # that cover some of it
 
     @property
     def warm(self) -> bool:
@@ -538,140 +493,161 @@ class Slice(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """What a slice has."""
 
-    log: Presence
-    archive: Presence
-    same: int
+    log: tuple[Gap, ...]
+    archive: tuple[Gap, ...]
     hours: tuple[Hour, ...]
     defects: tuple[Defect, ...]
     foreign: int  # rows that fit another schema than today's
+    broken: tuple[tuple[DataFile, str], ...]  # files that cannot be read, and why
 
 
-def examine(part: Slice, log: DataFrame | None, archive: DataFrame | None, check: FormCheck) -> Found:
-    """Compare; the frames have the columns of a notification, that of the archive `misplaced` too."""
-    sides = []
-    log, archive = _with_arrays(log, check), _with_arrays(archive, check)
-    if log is not None:
-        sides.append(_side(log.withColumn("misplaced", f.lit(False)), check, in_log=True))
-    if archive is not None:
-        # what is the same in the log has been checked there
-        sides.append(_side(archive, None if log is not None else check, in_log=False))
-    if not sides:
-        return _found(part, [], (), 0)
-    table = _summary(part, _sequences(part, reduce(DataFrame.unionByName, sides))).toArrow()
-    parts = table.drop_columns("suspects").to_pylist()
-    foreign = sum(each["foreign"] for each in parts)
-    if not table.num_rows:
-        return _found(part, parts, (), foreign)
-    suspects = pa.Table.from_struct_array(table["suspects"].combine_chunks().flatten())
+def examine(part: Slice) -> Iterator[Found]:
+    """Read a slice from log and archive and compare. Runs on a worker."""
+    archive, misplaced, broken = _archived(part)
+    log = part.log.rows(part.first, part.log_to) if part.warm else _ROW.empty_table()
+    if part.check.shaped:  # what was archived earlier may have polygons as text
+        log, archive = (
+            each.set_column(3, _ROW.field(3), with_arrays(each["identifier"].combine_chunks()))
+            for each in (log, archive)
+        )
+    yield _compared(part, log, archive, misplaced, broken)
+
+
+def _archived(part: Slice) -> tuple[pa.Table, pa.Table, list[tuple[DataFile, str]]]:
+    """Read the rows of the archive, those in files that cover other sequences, and which files cannot be read.
+
+    Misplaced rows are looked for in every file once: in the slice that has its first sequence.
+    """
+    tables, misplaced, broken = [_ROW.empty_table()], [_ROW.empty_table()], list[tuple[DataFile, str]]()
+    for file in part.files:
+        is_first = part.first <= file.first <= part.last
+        try:
+            with part.storage.open(file.path) as content:
+                parquet = pq.ParquetFile(content)
+                groups = [
+                    each for each in range(parquet.num_row_groups) if _matters(parquet, each, part, file, is_first)
+                ]
+                found = [parquet.read_row_group(each, columns=_ROW.names) for each in groups]
+        except (OSError, pa.ArrowException) as error:
+            broken.append((file, str(error).splitlines()[0] if str(error) else type(error).__name__))
+            continue
+        rows = pa.concat_tables([_ROW.empty_table(), *(each.select(_ROW.names).cast(_ROW) for each in found)])
+        placed = _between(rows["sequence"], file.first, file.last)
+        tables.append(rows.filter(pc.and_(placed, _between(rows["sequence"], part.first, part.archive_to))))
+        if is_first:
+            misplaced.append(rows.filter(pc.invert(placed)))
+    return pa.concat_tables(tables), pa.concat_tables(misplaced), broken
+
+
+def _between(values: pa.ChunkedArray, first: int, last: int) -> pa.ChunkedArray:
+    return pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last))
+
+
+def _matters(parquet: pq.ParquetFile, number: int, part: Slice, file: DataFile, is_first: bool) -> bool:
+    """Return whether a row group may have rows of the slice, or rows that should not be in its file."""
+    place = parquet.schema_arrow.get_field_index("sequence")
+    limits = parquet.metadata.row_group(number).column(place).statistics
+    if limits is None or not limits.has_min_max:
+        return True
+    inside = limits.max >= part.first and limits.min <= part.archive_to
+    return inside or (is_first and (limits.min < file.first or limits.max > file.last))
+
+
+def _compared(
+    part: Slice, log: pa.Table, archive: pa.Table, misplaced: pa.Table, broken: Sequence[tuple[DataFile, str]]
+) -> Found:
+    rows = pa.concat_tables([log, archive])
+    own, strays = rows["sequence"].to_numpy(), misplaced["sequence"].to_numpy()
+    sequences, places = np.unique(np.concatenate([own, strays]), return_inverse=True)
+    count = len(sequences)
+    in_log = np.bincount(places[: log.num_rows], minlength=count)
+    in_archive = np.bincount(places[log.num_rows : len(own)], minlength=count)
+    astray = np.bincount(places[len(own) :], minlength=count)
+    times = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(times, places[: len(own)], rows["time_ns"].to_numpy())
+    stray_times = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(stray_times, places[len(own) :], misplaced["time_ns"].to_numpy())
+    times = np.where(in_log + in_archive > 0, times, stray_times)
+    differs = np.zeros(count, np.bool_)
+    differs[np.searchsorted(sequences, _different(rows))] = True
+
+    checked = log if part.warm else archive
+    outcomes = part.check.outcomes_of(checked)
+    faults: dict[int, str] = {}
+    for at, (fault, _) in outcomes.items():
+        if fault is not None:
+            place = int(places[at])  # the rows that were checked come first
+            faults[place] = min(fault, faults.get(place, fault))
+    foreign = sum(is_foreign for _, is_foreign in outcomes.values())
+
+    suspect = (in_log > 1) | (in_archive > 1) | (astray > 0)
+    suspect[list(faults)] = True
+    if part.warm:
+        suspect |= (in_archive > 0) & ((in_log == 0) | differs)
+    chosen = np.flatnonzero(suspect)
+    suspects = pa.table(
+        {
+            "sequence": sequences[chosen],
+            "time_ns": times[chosen],
+            "log": in_log[chosen],
+            "archive": in_archive[chosen],
+            "misplaced": astray[chosen],
+            "differs": differs[chosen],
+            "fault": pa.array([faults.get(place) for place in chosen.tolist()], pa.string()),
+        }
+    )
     defects = list(compared(suspects, part.warm))
-    if part.warm and archive is not None:
-        doubtful = in_doubt(suspects)
-        if doubtful.num_rows:
-            looked = _looked_at(archive, doubtful, check)
-            defects += judged(looked)
-            foreign += pc.sum(pc.and_(looked["foreign"], pc.equal(looked["log"], 0))).as_py() or 0
-    return _found(part, parts, defects, foreign)
-
-
-def _with_arrays(rows: DataFrame | None, check: FormCheck) -> DataFrame | None:
-    """The rows with polygons as they are stored today: what was archived earlier may have them as text."""
-    if rows is None or not check.shaped:
-        return rows
-    arrays = arrow_function(with_arrays, "string")
-    return rows.withColumn("identifier", arrays("identifier"))
-
-
-def _side(rows: DataFrame, check: FormCheck | None, in_log: bool) -> DataFrame:
-    """The rows of one side as they are compared: what they are stands in two hashes of different kinds."""
-    placed = ~f.col("misplaced")
-    fault, foreign = f.lit(None).cast("string"), f.lit(False)
-    if check is not None:
-        rows = rows.withColumn("form", _form(check))
-        fault, foreign = f.col("form.fault"), f.col("form.foreign")
-    return rows.select(
-        "sequence",
-        "time_ns",
-        "misplaced",
-        f.lit(int(in_log)).alias("log"),
-        (f.lit(0) if in_log else placed.cast("int")).alias("archive"),
-        f.when(placed, f.xxhash64(*_TEXTS)).alias("digest"),
-        f.when(placed, f.hash(*reversed(_TEXTS))).alias("second"),
-        f.when(placed, fault).alias("fault"),
-        (placed & foreign).cast("int").alias("foreign"),
+    if part.warm and (doubtful := in_doubt(suspects)).num_rows:
+        looked = _looked_at(archive, doubtful, part.check)
+        defects += judged(looked)
+        foreign += pc.sum(pc.and_(looked["foreign"], pc.equal(looked["log"], 0))).as_py() or 0
+    same = (in_log > 0) & (in_archive > 0) & ~differs
+    return Found(
+        gaps_of(sequences[in_log > 0], times[in_log > 0], part.log_from, part.log_to),
+        gaps_of(sequences[in_archive > 0], times[in_archive > 0], part.first, part.archive_to),
+        tuple(_hours(times, in_log > 0, in_archive > 0, same)),
+        tuple(defects),
+        foreign,
+        tuple(broken),
     )
 
 
-def _form(check: FormCheck) -> Column:
-    form = arrow_function(forms_of(check), FORM)
-    found: Column = form("topic", "identifier", "payload")
+def _different(rows: pa.Table) -> Numbers:
+    """Return the sequences whose rows are not all the same."""
+    if rows.num_rows < 2:
+        return np.empty(0, np.int64)
+    rows = rows.take(pc.sort_indices(rows["sequence"])).combine_chunks()
+    one, next_one = rows.slice(0, rows.num_rows - 1), rows.slice(1)
+    alike = pa.repeat(True, rows.num_rows - 1)
+    for name in _CONTENTS:
+        a, b = one[name].combine_chunks(), next_one[name].combine_chunks()
+        alike = pc.and_(alike, pc.coalesce(pc.equal(a, b), pc.and_(pc.is_null(a), pc.is_null(b))))
+    sequences = rows["sequence"].to_numpy()
+    found: Numbers = sequences[1:][(np.diff(sequences) == 0) & ~alike.to_numpy(zero_copy_only=False)]
     return found
 
 
-def _sequences(part: Slice, rows: DataFrame) -> DataFrame:
-    """A row for each sequence. Neighbours are brought together first, and stay together from then on."""
-    time = f.coalesce(f.min(f.when(~f.col("misplaced"), f.col("time_ns"))), f.min("time_ns"))
-    differs = (f.min("digest") != f.max("digest")) | (f.min("second") != f.max("second"))
-    return (
-        rows.withColumn("bucket", f.expr(f"(sequence - {part.first}) div {BUCKET}"))
-        .repartition("bucket")
-        .groupBy("bucket", "sequence")
-        .agg(
-            time.alias("time_ns"),
-            f.sum("log").alias("log"),
-            f.sum("archive").alias("archive"),
-            f.sum(f.col("misplaced").cast("int")).alias("misplaced"),
-            f.coalesce(differs, f.lit(False)).alias("differs"),
-            f.min("fault").alias("fault"),
-            f.sum("foreign").alias("foreign"),
-        )
-    )
+def _hours(times: Numbers, log: Flags, archive: Flags, same: Flags) -> Iterator[Hour]:
+    there = log | archive
+    hours, places = np.unique(times[there] // _HOUR_NS, return_inverse=True)
+    counts = [np.bincount(places[each[there]], minlength=len(hours)).tolist() for each in (log, archive, same)]
+    for hour, *numbers in zip(hours.tolist(), *counts, strict=True):
+        yield Hour(hour_text(hour * _HOUR_NS), *numbers)
 
 
-def _summary(part: Slice, sequences: DataFrame) -> DataFrame:
-    """A row for each hour of a bucket: counts, edges and gaps of both sides, and the sequences that are suspect."""
-    in_log, in_archive, differs = f.col("log") > 0, f.col("archive") > 0, f.col("differs")
-    suspect = (
-        (f.col("log") > 1) | (f.col("archive") > 1) | (f.col("misplaced") > 0) | f.col("fault").isNotNull()
-    )  # fmt: skip
-    if part.warm:
-        suspect |= in_archive & (~in_log | differs)
-    members = f.struct("sequence", "time_ns", "log", "archive", "misplaced", "differs", "fault")
-    log_counts = in_log & f.col("sequence").between(part.log_from, part.log_to)
-    archive_counts = in_archive & f.col("sequence").between(part.first, part.archive_to)
-    looked = sequences.withColumns(
-        {"log_before": row_before(log_counts), "archive_before": row_before(archive_counts)}
-    ).withColumn("hour", f.expr(f"time_ns div {_HOUR_NS}"))
-    return looked.groupBy("bucket", "hour").agg(
-        f.count_if(in_log).alias("log"),
-        f.count_if(in_archive).alias("archive"),
-        f.count_if(in_log & in_archive & ~differs).alias("same"),
-        f.sum("foreign").alias("foreign"),
-        edges(log_counts, f.col("log_before")).alias("log_edges"),
-        edges(archive_counts, f.col("archive_before")).alias("archive_edges"),
-        f.collect_list(f.when(suspect, members)).alias("suspects"),
-    )
-
-
-def _looked_at(archive: DataFrame, doubtful: pa.Table, check: FormCheck) -> pa.Table:
-    """The archived rows of these sequences, checked."""
-    low, high = pc.min_max(doubtful["sequence"]).as_py().values()
-    wanted = archive.sparkSession.createDataFrame(doubtful)
-    rows = archive.where(~f.col("misplaced") & f.col("sequence").between(low, high))
-    looked = rows.join(f.broadcast(wanted), "sequence").withColumn("form", _form(check))
-    return looked.select("sequence", "time_ns", "log", "single", "form.fault", "form.foreign").toArrow()
-
-
-def _found(part: Slice, parts: Sequence[Mapping[str, Any]], defects: Sequence[Defect], foreign: int) -> Found:
-    counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for each in parts:
-        if each["log"] or each["archive"]:
-            known = counts[each["hour"]]
-            counts[each["hour"]] = [known[0] + each["log"], known[1] + each["archive"], known[2] + each["same"]]
-    return Found(
-        presence(((each["bucket"], each["log_edges"]) for each in parts), part.log_from, part.log_to),
-        presence(((each["bucket"], each["archive_edges"]) for each in parts), part.first, part.archive_to),
-        sum(same for _, _, same in counts.values()),
-        tuple(Hour(hour_text(hour * _HOUR_NS), *counts[hour]) for hour in sorted(counts)),
-        tuple(defects),
-        foreign,
+def _looked_at(archive: pa.Table, doubtful: pa.Table, check: FormCheck) -> pa.Table:
+    """Check the archived rows of these sequences."""
+    places = pc.index_in(archive["sequence"], value_set=doubtful["sequence"].combine_chunks())
+    rows, places = archive.filter(pc.is_valid(places)), places.drop_null()
+    outcomes = check.outcomes_of(rows)
+    found = [outcomes.get(at, _RIGHT) for at in range(rows.num_rows)]
+    return pa.table(
+        {
+            "sequence": rows["sequence"],
+            "time_ns": rows["time_ns"],
+            "log": doubtful["log"].take(places),
+            "single": doubtful["single"].take(places),
+            "fault": pa.array([fault for fault, _ in found], pa.string()),
+            "foreign": pa.array([foreign for _, foreign in found], pa.bool_()),
+        }
     )

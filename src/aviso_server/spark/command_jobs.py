@@ -118,7 +118,7 @@ def _audit(session: Callable[[], SparkSession], request: AuditRequest, heard: He
 
     found, mended = auditor.run(request.streams, told), None
     if request.repair and (wanted := to_mend(found)):
-        mended = list(Repairer(tables, request.server).run(wanted))
+        mended = list(Repairer(session(), tables, request.server).run(wanted))
         found = auditor.run(request.streams, told)
     if not request.streams and server.lists_streams and any(each.archive for each in found.streams.values()):
         for place in request.verdicts:

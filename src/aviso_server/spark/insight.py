@@ -39,7 +39,7 @@ from aviso_server.insight.counts import (
     table_name,
     table_names,
 )
-from aviso_server.lake.files import DataFile
+from aviso_server.lake.files import DataFile, read_rows
 from aviso_server.lake.ranges import Range, joined_ranges
 from aviso_server.lake.storage import Storage, joined
 from aviso_server.lake.table import Tables
@@ -360,7 +360,7 @@ def _counted(blocks: Sequence[Block], first: int, last: int) -> int | None:
 def _rows(file: DataFile, last: int, storage: Storage) -> int:
     """How many notifications a file has up to a sequence."""
     with storage.open(file.path) as content:
-        sequences = pq.ParquetFile(content).read(columns=["sequence"])["sequence"]
+        sequences = read_rows(content, ["sequence"])["sequence"]
     return pc.sum(pc.less_equal(sequences, last)).as_py() or 0
 
 

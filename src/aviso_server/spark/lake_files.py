@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -21,10 +20,7 @@ from pyspark.sql.types import StructType
 from aviso_server.lake.files import DataFile
 from aviso_server.lake.storage import is_local, storage_of
 
-__all__ = ["FILE_NAME", "read_files"]
-
-FILE_NAME = "_file_name"
-"""The column that says which file a row is from, if the schema has it."""
+__all__ = ["read_files"]
 
 _FORMAT = "aviso-lake"
 
@@ -49,12 +45,7 @@ def read_files(
     """
     paths = [each.path for each in files]
     if all(is_local(path) for path in paths):
-        reader = session.read.options(**(options or {}))
-        if FILE_NAME not in schema:
-            return reader.schema(schema).parquet(*paths)
-        wanted = ", ".join(part for part in schema.split(", ") if FILE_NAME not in part)
-        frame = reader.schema(wanted).parquet(*paths)
-        return frame.select("*", f.col("_metadata.file_name").alias(FILE_NAME))
+        return session.read.options(**(options or {})).schema(schema).parquet(*paths)
     session.dataSource.register(LakeSource)
     task = _Task(paths, None if picked is None else list(picked), limits)
     return session.read.format(_FORMAT).schema(schema).option("task", msgspec.json.encode(task).decode()).load()
@@ -96,14 +87,13 @@ class _LakeReader(DataSourceReader):
         """The rows of one file. Called on a worker, once per attempt of a task."""
         assert isinstance(partition, _File)
         schema = to_arrow_schema(self._schema)
-        name = partition.path.rpartition("/")[2]
         with storage_of(partition.path).open(partition.path) as content:
             parquet = pq.ParquetFile(content, pre_buffer=True)
             columns = [field.name for field in schema if field.name in parquet.schema_arrow.names]
             groups = self._groups(parquet)
             if groups:
                 for batch in parquet.iter_batches(row_groups=groups, columns=columns, use_threads=False):
-                    yield _shaped(batch, schema, name)
+                    yield _shaped(batch, schema)
 
     def _groups(self, parquet: pq.ParquetFile) -> list[int]:
         """The row groups that have sequences that matter."""
@@ -121,13 +111,11 @@ class _LakeReader(DataSourceReader):
         return found
 
 
-def _shaped(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    arrays = []
-    for field in schema:
-        if field.name == FILE_NAME:
-            arrays.append(pa.repeat(name, batch.num_rows))
-        elif field.name in batch.schema.names:
-            arrays.append(batch.column(field.name).cast(field.type))
-        else:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
+def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -213,7 +213,7 @@ def test_one_who_hears_while_it_writes_that_another_was_faster_adds_nothing(serv
     thread = threading.Thread(target=work)
     with slow.status.removals.settling("floods", 0):  # it waits here with its first commit, and its second is planned
         thread.start()
-        until(lambda: any(root.glob("floods/*.parquet")) and any(root.glob("tide/*.parquet")), 60)
+        until(lambda: any(root.glob("floods/*.parquet")) and any(root.glob("tide/*.parquet")), 150)
         quick.run_once(ArchiveSettings(url=server.url))
         slow.status.refresh("tide")
     thread.join()
