@@ -119,7 +119,7 @@ test-all: $(TEST_NEEDS) $(if $(PATHS),,$(DELTA_SPARK)) ## Run all tests
 	$(PYTEST) $(ARGS)
 
 test-spark-oldest: $(OLDEST) ## Run the core tests of the data source and the archive on the oldest Spark (ARGS= goes to pytest)
-	PYTHONPATH=$(CURDIR)/$(OLDEST) $(BIN)/python -m pytest -m "not long and not newer_spark" tests/spark/test_spark.py tests/spark/test_register.py tests/spark/archive/test_job.py $(ARGS)
+	PYTHONPATH=$(CURDIR)/$(OLDEST) $(BIN)/python -m pytest -m "not long and not newer_spark" tests/spark/test_spark.py tests/spark/test_register.py tests/spark/archive/test_job.py tests/lake/test_laws.py $(ARGS)
 
 soak: setup ## Let everything go wrong with all logs for an hour (SECONDS_EACH= changes that, FAULT_SEED= repeats a schedule)
 	FAULT_SEED=$(FAULT_SEED) FAULT_SECONDS=$(SECONDS_EACH) $(BIN)/python -m pytest tests/faults/test_random_faults.py -s $(ARGS)

@@ -110,6 +110,14 @@ def test_it_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     refuse_previous(str(tmp_path), LOCAL)
 
 
+def test_one_who_is_killed_before_it_has_noted_early_deletes_hears_of_them_again(tmp_path: Path) -> None:
+    previous(tmp_path)
+    migrating = migrate(Tables(str(tmp_path)))
+    stream, first = next(migrating)
+    migrating.close()
+    assert run(tmp_path) == {stream: first} == {"flood": Migrated(40, len(LEFT), 3, Removed(0, (45,)))}
+
+
 def test_a_hole_stays_a_hole(tmp_path: Path) -> None:
     old_file(tmp_path, 1, 10)
     old_file(tmp_path, 21, 30)

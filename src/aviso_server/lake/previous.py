@@ -79,7 +79,8 @@ def refuse_previous(root: str, storage: Storage) -> None:
 def migrate(tables: Tables, told: Told = lambda stream, done, last: None) -> Iterator[tuple[str, Migrated]]:
     """Make a table of every stream, and remove the files of the previous format when all of it is there.
 
-    Goes on where it was when it is begun again. Every file is read back and compared before it is committed.
+    Goes on where it was when it is begun again. A stream's old files are removed when the caller asks for the next one,
+    so that it can note what was deleted early before. Every file is read back and compared before it is committed.
     """
     for stream, (folder, files) in _streams(tables.root, tables.storage).items():
         table = tables.of(stream)
@@ -87,12 +88,12 @@ def migrate(tables: Tables, told: Told = lambda stream, done, last: None) -> Ite
         for done in _copied(table, files, reasons, marks):
             told(stream, done, files[-1].last)
         snapshot = table.snapshot()
-        _clear(folder, tables.storage)
         early = Removed(
             marks.wiped_through if marks.wiped_through > snapshot.watermark else 0,
             tuple(each for each in marks.deleted if each > snapshot.watermark),
         )
         yield stream, Migrated(snapshot.watermark, sum(each.rows for each in snapshot.files), len(files), early)
+        _clear(folder, tables.storage)  # the caller has noted by now what was deleted early
 
 
 def _copied(table: Table, files: Iterable[DataFile], reasons: Covered, marks: Removed) -> Iterator[int]:
