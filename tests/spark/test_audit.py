@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Table, Tables
 from aviso_server.spark.audit import Repairer, gather_evidence, to_mend
 from aviso_server.spark.audit_comparison import Audit, Explained, keep_verdict
+from aviso_server.spark.tasks import run_tasks
 from pyspark_aviso.options import read_options
 from tests.harness import Server
 from tests.harness.metrics import scrape, with_metrics
@@ -176,7 +178,7 @@ def test_the_server_shows_the_verdict(scene: Scene) -> None:
 def test_what_the_log_still_has_is_mended_while_the_server_runs(scene: Scene, spark: SparkSession) -> None:
     until(lambda: scene.ready()["state"] == "running", WAIT, scene.words)
     publish(scene.server, "tide", 61, 70)
-    repairer = Repairer(spark, Tables(str(scene.root)), read_options({"url": scene.server.url}))
+    repairer = Repairer(Tables(str(scene.root)), read_options({"url": scene.server.url}), partial(run_tasks, spark))
     mended = list(repairer.run(to_mend(scene.found())))
     assert {each.stream for each in mended} == {"tides", "winds", "ferry"}
     assert [msgspec.to_builtins(each) for each in mended if each.reason is not None] == []

@@ -14,7 +14,7 @@ from aviso_server.lake.files import DataFile, NewFile, rewrite
 from aviso_server.lake.storage import Storage
 from aviso_server.lake.table import KEEP_HOURS, Conflict, Table, Tables
 
-__all__ = ["TARGET", "Compactor", "mergeable"]
+__all__ = ["TARGET", "Compactor", "Run", "mergeable", "run_here"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +41,15 @@ class _Group(msgspec.Struct, frozen=True):
     files: tuple[DataFile, ...]
 
 
-def _here(work: Callable[[Any], Iterable[Any]], items: Sequence[Any]) -> Iterable[Any]:
+def run_here(work: Callable[[Any], Iterable[Any]], items: Sequence[Any]) -> Iterable[Any]:
+    """Do the work in this process."""
     return [result for item in items for result in work(item)]
 
 
 class Compactor:
     """Compacts one archive, a commit for each group of files; `run` does the rewriting, here or on Spark's workers."""
 
-    def __init__(self, tables: Tables, target: int = TARGET, run: Run = _here) -> None:
+    def __init__(self, tables: Tables, target: int = TARGET, run: Run = run_here) -> None:
         self._tables = tables
         self._target = target
         self._run = run

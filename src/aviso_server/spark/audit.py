@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from aviso_server.errors import PipelineError
+from aviso_server.lake.compact import Run, run_here
 from aviso_server.lake.files import Covered, DataFile, FileWriter, NewFile, covered_by, discard, explained, read_rows
 from aviso_server.lake.ranges import Range, clipped, joined_ranges, length, without_ranges
 from aviso_server.lake.remove import Removed
@@ -547,12 +548,12 @@ class Mended(msgspec.Struct, frozen=True):
 
 
 class Repairer:
-    """Writes files of one archive anew, with what its server's log still has."""
+    """Writes files of one archive anew, with what its server's log still has; `run` does it, here or on workers."""
 
-    def __init__(self, session: SparkSession, tables: Tables, options: Options) -> None:
-        self._session = session
+    def __init__(self, tables: Tables, options: Options, run: Run = run_here) -> None:
         self._tables = tables
         self._options = options
+        self._run = run
 
     def run(self, wanted: dict[str, list[Range]]) -> Iterator[Mended]:
         """Mend these sequences by stream; tells of a stream when all of it is done."""
@@ -575,7 +576,7 @@ class Repairer:
             again = [each for each in groups if each.in_log]
             yield from (each.mended("the log does not hold it any more") for each in groups if not each.in_log)
             groups, again = again, []
-            written = dict(run_tasks(self._session, write_anew, groups))
+            written = dict(self._run(write_anew, groups))
             now = server.again(view)
             for group in groups:
                 made = written[group.first]

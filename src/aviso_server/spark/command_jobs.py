@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,7 @@ def _audit(session: Callable[[], SparkSession], request: AuditRequest, heard: He
     from aviso_server.lake.table import Tables
     from aviso_server.spark.audit import Auditor, Repairer, ServerLog, to_mend
     from aviso_server.spark.audit_comparison import keep_verdict
+    from aviso_server.spark.tasks import run_tasks
 
     kinds = [read_definition(each) for each in request.event_types]
     server = ServerLog(request.server, [kind for kind in kinds if isinstance(kind, EventType)])
@@ -118,7 +120,7 @@ def _audit(session: Callable[[], SparkSession], request: AuditRequest, heard: He
 
     found, mended = auditor.run(request.streams, told), None
     if request.repair and (wanted := to_mend(found)):
-        mended = list(Repairer(session(), tables, request.server).run(wanted))
+        mended = list(Repairer(tables, request.server, partial(run_tasks, session())).run(wanted))
         found = auditor.run(request.streams, told)
     if not request.streams and server.lists_streams and any(each.archive for each in found.streams.values()):
         for place in request.verdicts:

@@ -158,7 +158,8 @@ def compact(file: Path | None, path: str | None, spark: str | None, keep: int, a
     """Merge the files of an archive as far as they go, and remove replaced files from disk.
 
     A server compacts its own archive while it runs, when that pays; this goes all the way. It may run beside a server,
-    and may be stopped or killed at any time.
+    and may be stopped or killed at any time. With less than 24 hours to keep it may not: replays of the server may need
+    these files.
 
     \b
     Examples:
@@ -168,12 +169,14 @@ def compact(file: Path | None, path: str | None, spark: str | None, keep: int, a
     \b
     Exit codes: 0 done, 1 it did not work, 2 wrong usage.
     """
+    from aviso_server.lake.table import KEEP_HOURS
+
     merged: dict[str, int] = {}
     place = existing(find(file, path, spark=spark))
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("compacting {task.description}"), TextColumn("{task.completed} files"))
     with (
-        kept(place, alone=False) as archiver,
+        kept(place, alone=keep < KEEP_HOURS) as archiver,
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         row = progress.add_task("", total=None)
