@@ -112,9 +112,7 @@ def test_it_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_one_who_is_killed_before_it_has_noted_early_deletes_hears_of_them_again(tmp_path: Path) -> None:
     previous(tmp_path)
-    migrating = migrate(Tables(str(tmp_path)))
-    stream, first = next(migrating)
-    migrating.close()
+    stream, first = next(migrate(Tables(str(tmp_path))))
     assert run(tmp_path) == {stream: first} == {"flood": Migrated(40, len(LEFT), 3, Removed(0, (45,)))}
 
 
