@@ -1,4 +1,4 @@
-"""Log records: their events, attributes and forms, without secrets and without floods."""
+"""Log records: their attributes and forms, without secrets and without floods. docs/logging.md lists their events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -22,7 +22,6 @@ from aviso_server.model.times import event_time
 __all__ = [
     "ANONYMOUS",
     "CALLER",
-    "EVENTS",
     "HIDDEN",
     "RECENT",
     "RECORDS",
@@ -132,192 +131,6 @@ def _shown(name: str, value: Any) -> Any:
     if _SECRET_KEY.search(name) and value not in ("", None) and not isinstance(value, bool | int | float):
         return HIDDEN
     return clean(value) if isinstance(value, str) else value
-
-
-Level = Literal["debug", "info", "warn", "error"]
-
-EVENTS: dict[str, tuple[Level, str]] = {
-    # Start and stop
-    "startup.configuration.loaded": ("info", "The configuration was read and is valid."),
-    "startup.configuration.dumped": ("info", "The configuration in full, without secrets."),
-    "startup.configuration.warning": ("warn", "Something in the configuration has no effect, or is a risk."),
-    "configuration.schema_strict.explicit_disabled": ("warn", "Event types that are not configured are accepted."),
-    "startup.server.started": ("info", "The server is listening."),
-    "startup.server.failed": ("error", "The main port cannot be used."),
-    "startup.backend.failed": ("error", "The log cannot be opened."),
-    "startup.archive.failed": ("error", "The archive cannot be used with this log."),
-    "startup.metrics.failed": ("error", "The metrics port cannot be used."),
-    "startup.otlp.failed": ("error", "Log export is on, but its packages are not installed."),
-    "startup.signal.sigterm.received": ("info", "SIGTERM: the server stops."),
-    "startup.signal.sigint.received": ("info", "SIGINT, such as Ctrl+C: the server stops."),
-    "startup.shutdown.received": ("info", "Open streams are closed."),
-    "startup.server.stopped": ("info", "Everything is closed."),
-    # Requests
-    "api.notification.processed": ("info", "A notification was stored."),
-    "api.watch.stream.established": ("info", "A watch was opened."),
-    "api.replay.stream.established": ("info", "A replay was opened."),
-    "api.schema.list.succeeded": ("debug", "All schemas were asked for."),
-    "api.schema.get.succeeded": ("debug", "One schema was asked for."),
-    "api.request.malformed": ("warn", "The request was not HTTP, or its headers were too large."),
-    "api.request.parse.failed": ("warn", "The body cannot be read as a request."),
-    "api.request.validation.failed": ("warn", "The request is invalid."),
-    "api.request.site.refused": ("warn", "A browser sent it from a page of another site, or for an unknown host name."),
-    "api.request.limit.reached": ("warn", "A limit was reached; `limit` names it."),
-    "api.request.processing.failed": ("error", "The server failed to handle the request."),
-    # Streams
-    "stream.sse.initialization.failed": ("error", "A stream could not be opened."),
-    "stream.replay.batch.failed": ("error", "History could not be read; the stream was closed with an error."),
-    "stream.live.lost": ("error", "The log can no longer feed live streams; they were closed."),
-    "stream.live.failed": (
-        "error",
-        "A live feed failed, or stood still for ten seconds, and is restarted; its watchers read from the log.",
-    ),
-    "stream.live.overrun": ("warn", "Too much was waiting for delivery; watchers read from the log."),
-    "stream.heartbeat.failed": ("error", "A heartbeat could not be sent."),
-    "stream.connection.failed": ("warn", "A connection failed unexpectedly; its stream was closed."),
-    "stream.watcher.failed": ("error", "Delivery to one watcher failed; its stream was closed."),
-    "stream.watcher.lagged": ("warn", "A watcher fell behind what the log keeps and was closed."),
-    # Administration
-    "admin.stream.wipe.requested": ("info", "A wipe of a stream was requested."),
-    "admin.stream.wipe.succeeded": ("info", "A stream was wiped."),
-    "admin.stream.wipe.not_found": ("warn", "The stream to wipe does not exist."),
-    "admin.stream.wipe.failed": ("error", "A stream could not be wiped."),
-    "admin.all.wipe.requested": ("info", "A wipe of all streams was requested."),
-    "admin.all.wipe.succeeded": ("info", "All streams were wiped."),
-    "admin.all.wipe.failed": ("error", "Not all streams could be wiped."),
-    "admin.notification.delete.succeeded": ("info", "A notification was deleted."),
-    "admin.notification.delete.not_found": ("warn", "The notification to delete does not exist."),
-    "admin.notification.delete.invalid_id": ("warn", "The id of the notification to delete is invalid."),
-    "admin.notification.delete.failed": ("error", "A notification could not be deleted."),
-    # Who may
-    "auth.middleware.request.denied": ("info", "A request was refused with 401, 403 or 503."),
-    "auth.middleware.remote.validation.failed": ("warn", "The authentication service or the key server failed."),
-    "auth.ecpds.check.allowed": ("info", "ECPDS allows a user to read about a destination."),
-    "auth.ecpds.check.denied": ("info", "ECPDS does not allow a user to read about a destination."),
-    "auth.ecpds.check.unavailable": ("info", "ECPDS could not be asked; the request was refused."),
-    "auth.ecpds.check.error": ("info", "A destination check failed; the request was refused."),
-    "auth.ecpds.fetch.failed": ("warn", "One ECPDS server failed."),
-    # Logs
-    "backend.sqlite.disk.failed": ("error", "The disk lost written data; publishing is refused until a restart."),
-    "backend.sqlite.write.failed": ("error", "The log cannot be written; publishing is refused."),
-    "backend.sqlite.write.recovered": ("warn", "The log can be written again."),
-    "backend.sqlite.rollback.failed": ("warn", "A failed write could not be rolled back at once."),
-    "backend.sqlite.retention.waiting": ("warn", "The log holds more than its policy allows: the archive is behind."),
-    "backend.sqlite.retention.resumed": ("warn", "The archive has caught up; the log is within its policy again."),
-    "backend.sqlite.ledger.failed": (
-        "error",
-        "The ledger may not be on disk: after a power cut, lost notifications might go unnoticed.",
-    ),
-    "backend.retention.clock.jumped": ("warn", "The clock jumped ahead; retention uses the old time for a day."),
-    "backend.in_memory.topic.evicted": ("debug", "A topic was removed to make room for another."),
-    "backend.jetstream.durability.weak": ("warn", "A setting weakens what an acknowledgement means."),
-    "backend.jetstream.connection.retry": ("warn", "The broker did not answer; the server retries."),
-    "backend.jetstream.connection.lost": ("warn", "The connection to the broker was lost."),
-    "backend.jetstream.connection.restored": ("info", "The broker is back."),
-    "backend.jetstream.connection.failed": ("error", "The broker cannot be reached."),
-    "backend.jetstream.connection.error": ("warn", "The client of the broker reports an error."),
-    "backend.jetstream.publish.retry": ("warn", "A notification is sent to the broker again."),
-    "backend.jetstream.keys.unsettled": ("warn", "The outcome of a key was not recorded; a repeated publish finds it."),
-    "backend.jetstream.subscription.failed": ("error", "A stream can no longer be followed."),
-    "backend.jetstream.message.malformed": (
-        "warn",
-        "A message on the broker is not a notification; readers do not get it.",
-    ),
-    "backend.jetstream.stream.missing": ("error", "A stream was replaced or lost data."),
-    "backend.jetstream.stream.deleted": ("error", "A stream was deleted on the broker and was created again."),
-    "backend.jetstream.stream.unusable": ("error", "A stream is not as configured; requests that use it are refused."),
-    "backend.jetstream.stream.create.succeeded": ("info", "A stream was created."),
-    "backend.jetstream.stream.reconcile.succeeded": ("info", "A stream was updated to the configuration."),
-    "backend.jetstream.stream.reconcile.failed": ("warn", "The broker refused to update a stream."),
-    "backend.jetstream.retention.waiting": (
-        "warn",
-        "The log holds more than its policy allows: the archive is behind.",
-    ),
-    "backend.jetstream.retention.resumed": ("warn", "The archive has caught up; the log is within its policy again."),
-    "backend.jetstream.retention.limited": (
-        "warn",
-        "A stream has limits that do not wait for the archive; they are removed.",
-    ),
-    "backend.jetstream.retention.failed": ("warn", "Archived notifications could not be removed from a stream."),
-    # The archive
-    "archive.process.running": ("info", "Spark is up; the archive is being filled and can be read."),
-    "archive.process.leftover": ("warn", "Processes of an earlier pipeline were still running and were ended."),
-    "archive.process.ended": ("warn", "The pipeline process ended unexpectedly; it is restarted."),
-    "archive.process.impossible": ("error", "Spark cannot run here; the server runs without an archive."),
-    "archive.process.said": ("debug", "The pipeline process wrote to its error output."),
-    "archive.process.silent": ("debug", "The pipeline process did not answer."),
-    "archive.job.failed": ("warn", "The archive job reports an error."),
-    "archive.job.waiting": ("warn", "The archive job cannot continue now; it retries."),
-    "archive.elected": ("info", "This server archives from now on; it stood by before."),
-    "archive.lease.taken": ("info", "Of all servers on the broker, this one archives now."),
-    "archive.lease.lost": ("info", "Another server archives now, or the broker cannot be reached."),
-    "archive.lease.unknown": ("debug", "The broker could not be asked which server archives; the server asks again."),
-    "archive.compaction.failed": ("warn", "Small files could not be merged; the server retries."),
-    "archive.audit.unreadable": ("warn", "The verdict of the last audit cannot be read."),
-    "archive.flight.failed": ("error", "The pipeline process could not answer the server."),
-    "archive.files.unreadable": ("warn", "The archive's folder, or what the server knew about it, cannot be read."),
-    "archive.read.failed": ("error", "A part of the archive, which the message names, could not be read."),
-    "archive.numbering.advanced": ("warn", "The log was behind the archive; numbering continues after the archive."),
-    "archive.numbering.refused": ("error", "The log is behind the archive and its numbering cannot be advanced."),
-    "archive.removal.refused": ("warn", "The archive did not accept a delete or a wipe; the server retries."),
-    "archive.quarantine.unreadable": ("warn", "A quarantine table of a load cannot be read."),
-    "insight.failed": ("warn", "Insight could not be updated; the server retries."),
-    "subscription.created": ("info", "A subscription was created; `by` says by whom."),
-    "subscription.changed": ("info", "A subscription was changed."),
-    "subscription.paused": ("info", "A subscription was paused."),
-    "subscription.resumed": ("info", "A subscription was resumed."),
-    "subscription.confirmed": ("info", "The sink of a subscription agreed."),
-    "subscription.unconfirmed": ("info", "The sink of a subscription did not agree; nothing is sent to it."),
-    "subscription.rotated": ("info", "A subscription got a new secret."),
-    "subscription.deleted": ("info", "A subscription was deleted."),
-    "subscription.disabled": (
-        "info",
-        "A sink answered 410; nothing is sent to it until somebody resumes the subscription.",
-    ),
-    "subscription.unusable": (
-        "error",
-        "A subscription cannot be served: the event type or its fields are not what they were.",
-    ),
-    "subscription.gap": ("error", "Retention removed notifications before a subscription came to them."),
-    "subscription.state.failed": ("error", "How far subscriptions have come cannot be saved; the server retries."),
-    "subscription.push.failed": (
-        "error",
-        "Delivery of a subscription failed unexpectedly; the server retries.",
-    ),
-    "subscription.push.failing": ("warn", "A sink did not take a notification; it is tried again."),
-    "subscription.push.recovered": ("info", "A sink works again."),
-    "subscription.push.blocked": ("error", "A subscription waits behind a notification that its sink does not take."),
-    "subscription.letter.parked": ("warn", "A notification became a dead letter; the subscription continues."),
-    "subscription.fenced": ("warn", "Another server has taken over a subscription."),
-    "subscription.taken_over": (
-        "warn",
-        "This server has taken over a subscription from one that gives no sign of life.",
-    ),
-    "subscription.lease.failed": (
-        "warn",
-        "The other servers cannot be reached; what they might have taken over is not delivered meanwhile.",
-    ),
-    "lateness.learning.failed": ("warn", "The schedule could not be learned; the server retries."),
-    "lateness.learning.bounded": (
-        "warn",
-        "There are more combinations than `max_combinations`; the most frequent are watched.",
-    ),
-    "lateness.model.unusable": (
-        "warn",
-        "A learned schedule cannot be used; nothing is watched until it is learned again.",
-    ),
-    "lateness.state.damaged": ("error", "The saved state of the watch cannot be read; it starts again."),
-    "lateness.watch.failed": ("error", "The watch for late notifications failed; it is restarted."),
-    "lateness.watch.waiting": ("warn", "What is late cannot be decided now; the server retries."),
-    "lateness.history.gone": ("warn", "Notifications that came while the watch was off are no longer available."),
-    # Metrics
-    "metrics.log.unavailable": ("debug", "A scrape got no answer from the log."),
-    "event_loop.held": (
-        "warn",
-        "The event loop was blocked for more than 100 ms; says how long, where and, if known, by which request.",
-    ),
-}
-"""Level and meaning of every event, by name."""
 
 
 PER_SECOND = 100

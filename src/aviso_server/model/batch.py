@@ -141,10 +141,6 @@ _SMALL_CLOUD = 1000  # points that are well within the limit of bytes
 _identifiers = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
-def arrow_type(kind: ColumnKind) -> pa.DataType:
-    return _TYPES[kind]
-
-
 def arrow_schema(columns: Iterable[Column], metadata: Mapping[str, str] | None = None) -> pa.Schema:
     return pa.schema([pa.field(column.name, _TYPES[column.kind]) for column in columns], metadata=metadata or None)
 
