@@ -56,6 +56,7 @@ def test_without_credentials_the_server_refuses(url: str) -> None:
     refused = CliRunner().invoke(main, ["replay", "tide", "port=oslo", "--url", url])
     assert refused.exit_code == 1
     assert refused.stdout == ""
+    assert "AVISO_TOKEN" in refused.stderr, "what to do about it"
 
 
 @pytest.mark.parametrize("wrong", [["--user", "nobody"], ["--user", "a:b", "--token", "x"]])

@@ -109,5 +109,7 @@ def refusal(response: httpx.Response) -> str:
         return f"the server answered with status {response.status_code}"
     if errors := body.get("errors"):
         return "\n".join([f"{len(errors)} things are wrong:", *[f"  {each['message']}" for each in errors]])
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        return f"{message}; give --token or --user, or set AVISO_TOKEN or AVISO_USER"
     details = body.get("details")
     return f"{message} ({details})" if details and details != message else str(message)

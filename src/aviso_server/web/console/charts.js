@@ -10,11 +10,11 @@ function plot(label, ...content) {
   return drawing("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, content);
 }
 
-/** A picture with its axes: what the upper and the lower edge stand for, and the first and the last time. */
-function withAxes(picture, [top, bottom], from, to) {
+/** A picture with its axes: what its heights stand for, from the top down, and the first and the last time. */
+function withAxes(picture, heights, from, to) {
   const short = (time) => time.slice(0, 16).replace("T", " ");
   return element("div", { class: "scaled" },
-    element("div", { class: "upright", "aria-hidden": "true" }, element("span", {}, top), element("span", {}, bottom)),
+    element("div", { class: "upright", "aria-hidden": "true" }, heights.map((words) => element("span", {}, words))),
     picture, element("p", { class: "axis" }, element("span", {}, short(from)), element("span", {}, short(to))));
 }
 
@@ -39,15 +39,16 @@ export function timeLines(rows, { from, to }, lines, words) {
   const [start, end] = [Date.parse(from), Date.parse(to)];
   const values = rows.flatMap((row) => lines.map(([, value]) => value(row)));
   const [low, high] = [Math.min(...values), Math.max(...values)];
+  const height = (value) => HEIGHT - 4 - (high > low ? (value - low) / (high - low) : 0.5) * (HEIGHT - 8);
   const drawn = lines.map(([name, value], place) => {
-    const points = rows.map((row) => [((Date.parse(row.time) - start) / (end - start)) * WIDTH, HEIGHT - 4 - ((value(row) - low) / Math.max(1, high - low)) * (HEIGHT - 8)]);
+    const points = rows.map((row) => [((Date.parse(row.time) - start) / (end - start)) * WIDTH, height(value(row))]);
     if (points.length === 1) points.unshift([points[0][0] - 12, points[0][1]]);
     return drawing("polyline", { class: `line line-${place}`, points: points.map((point) => point.map((each) => each.toFixed(1)).join(",")).join(" ") }, drawing("title", {}, name));
   });
   const names = lines.map(([name]) => name).join(", ");
   const label = `${names} over time, between ${words(low)} and ${words(high)}`;
   const legend = element("p", { class: "legend" }, lines.map(([name], place) => element("span", { class: `line-${place}` }, name)));
-  return element("div", { class: "plot" }, legend, withAxes(plot(label, drawn), [words(high), words(low)], from, to));
+  return element("div", { class: "plot" }, legend, withAxes(plot(label, drawn), high > low ? [words(high), words(low)] : ["", words(high), ""], from, to));
 }
 
 /** Values with their counts, the most frequent first; bars are behind the numbers, which say it all. */

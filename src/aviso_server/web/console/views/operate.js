@@ -60,7 +60,7 @@ export function operate() {
       tile("Published", perSecond(rates.total()), "over the last seconds"),
       tile("Watchers", count(live + behind), behind ? `${count(behind)} catching up` : "all up to date", behind ? "busy" : ""),
       tile("Connections", count(overview.connections), `aviso-server ${overview.version}`),
-      ...(archive ? [tile("Archive", archive.state, trouble ?? archiveWords(archive), trouble ? "bad" : "good")] : []),
+      ...(archive ? [tile("Archive", archive.state, trouble ?? archiveWords(archive), trouble ? "bad" : archive.state === "running" ? "good" : "busy")] : []),
       ...findings.show(overview));
     streams.replaceChildren(streamTable(overview.streams, archive, rates));
     watchers.replaceChildren(watcherTable(overview.slowest_watchers));
@@ -170,7 +170,8 @@ function archived(state) {
   if (!state) return "–";
   if (state.last_error) return element("span", { class: "bad" }, state.last_error);
   if (!state.last) return `nothing yet, ${lagWords(state.lag)}`;
-  return `up to ${count(state.last)}, ${lagWords(state.lag)}, ${several(state.files ?? 0, "file")}, ${bytes(state.bytes ?? 0)}`;
+  const size = state.files ? `, ${several(state.files, "file")}, ${bytes(state.bytes)}` : ""; // not known until the archive is up
+  return `up to ${count(state.last)}, ${lagWords(state.lag)}${size}`;
 }
 
 function lagWords(lag) {
