@@ -21,8 +21,7 @@ html_theme_options = {
     "sidebar_width": "16rem",
 }
 html_show_copyright = False
-html_static_path = ["static"]
-html_css_files = ["search.css"]
+templates_path = ["templates"]
 html_copy_source = False
 html_sidebars = {"**": ["about.html", "searchfield.html", "navigation.html"]}
 html_favicon = str(DOCS.parent / "src" / "aviso_server" / "web" / "console" / "icon.svg")
