@@ -23,7 +23,6 @@ from aviso_server.model.batch import (
     columns_of,
     event_times,
     field_arrays,
-    field_texts,
     last_message,
     merge,
     record_batch,
@@ -180,8 +179,6 @@ def test_values_of_an_earlier_schema_do_not_stop_the_table() -> None:
     assert table.column("polygon").to_pylist() == [None] * 4
     assert table.column("region").to_pylist() == ["north", None, None, "*"]
     assert table.column("box_min_lat").to_pylist() == [None] * 4
-    texts = field_texts([row.identifier.decode() for row in rows], "severity")
-    assert texts.to_pylist() == ["high", "5", "99999999999999999999", None]
 
 
 def test_messages_make_a_whole_arrow_stream() -> None:

@@ -37,7 +37,6 @@ __all__ = [
     "columns_of",
     "event_times",
     "field_arrays",
-    "field_texts",
     "last_message",
     "merge",
     "record_batch",
@@ -178,12 +177,6 @@ def field_arrays(columns: Iterable[Column], identifiers: Sequence[bytes]) -> dic
         values = _identifiers(b"[" + b",".join(identifiers) + b"]")
         return {column.name: _field_array(column, values) for column in shown.values()}
     return {column.name: _typed(found[field], column) for field, column in shown.items()}
-
-
-def field_texts(identifiers: Sequence[str], field: str) -> pa.Array:
-    """Return the canonical texts of a field, from identifiers as JSON text."""
-    values = _identifiers(f"[{','.join(identifiers)}]")
-    return pa.array([_text(each.get(field)) for each in values], pa.string())
 
 
 def _at_once(shown: Mapping[str, Column], identifiers: Sequence[bytes]) -> dict[str, pa.Array] | None:
