@@ -239,6 +239,7 @@ class World:
         self.trouble = 0.0  # how likely a request to a sink fails
         self.lossy = 0.0  # how likely the broker's answer is lost
         self.servers: list[Server] = []
+        self.longest_silence = 0.0  # of a server that sends
         self.got: list[tuple[str, str, list[int]]] = []  # webhook-id, subscription, sequences
         self.took: dict[str, set[int]] = {name: set() for name in NAMES}
         self.held: dict[int, Held] = {}
@@ -305,6 +306,7 @@ class World:
         return {name: sequences for name, sequences in found.items() if sequences}
 
     def _check_order(self) -> None:
+        assert self.longest_silence <= DEAD_AFTER, "a server that others take for dead sends nothing"
         for name, (_, _, policy) in NAMES.items():
             seen: dict[str, list[int]] = {}
             fresh: list[int] = []
@@ -324,8 +326,7 @@ class World:
     async def receive(self, server: Server, name: str, headers: dict[bytes, bytes], body: bytes) -> Answer:
         """Be the sink: take a request, or fail in one of many ways."""
         if self.shared:
-            silent = self.loop.time() - server.records.last_sign
-            assert silent <= DEAD_AFTER, "a server that others take for dead sends nothing"
+            self.longest_silence = max(self.longest_silence, self.loop.time() - server.records.last_sign)
         decoded = json.loads(body)
         sequences = [each["sequence"] for each in (decoded if isinstance(decoded, list) else [decoded])]
         await asyncio.sleep(self.chance.random() * 0.02)
@@ -400,10 +401,14 @@ class World:
             works = await self._ask(who, "queue", lambda it, active: it.puller.pull(active, most, wait, LEASE)) or []
             sequences = [json.loads(bytes(each.event))["sequence"] for each in works]
             assert sequences == sorted(sequences), "a worker gets them in order"
+            stale = [self.held[each].lease for each in sequences if each in self.held]
             for sequence, each in zip(sequences, works, strict=True):
                 known = self.held.get(sequence)
                 assert known is None or known.until <= self.loop.time(), "one worker at a time"
                 self.held[sequence] = Held(each.lease, began + LEASE)
+            if stale:
+                found = await self._ask(who, "queue", lambda it, active: it.puller.ack(active, stale))
+                assert not any(found or ()), "a lease that has ended is worth nothing"
             done = works if all_of_it else [each for each in works if self.chance.random() < 0.7]
             if done:
                 leases = {int(each.lease.partition(".")[0]): each.lease for each in done}
@@ -464,5 +469,9 @@ def simulate(seed: int, steps: Sequence[Step]) -> str | None:
     except AssertionError as error:
         return str(error).partition("\n")[0] or repr(traceback.extract_tb(error.__traceback__)[-1])
     finally:
+        for _ in range(3):  # a live feed restarts itself
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(asyncio.sleep(1.0))
         loop.close()
     return None

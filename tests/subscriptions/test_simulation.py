@@ -46,9 +46,6 @@ def test_every_law_holds_in_every_schedule() -> None:
     [
         pytest.param(push.Pusher, "_settle", "events[-1].sequence + 1", "events[-1].sequence + 2", id="one is skipped"),
         pytest.param(push.Pusher, "_step", "await self._states.save(active)", "pass", id="a batch is not durable"),
-        pytest.param(
-            push.Pusher, "_step", "state.sending = []  # nothing", "pass  # nothing", id="a failed save is ignored"
-        ),
         pytest.param(push.Pusher, "_obstacle", "> self.lease_until", "< 0", id="nobody looks at the lease"),
         pytest.param(active.StateWriter, "_save", "if revision is None:", "if False:", id="fencing is ignored"),
         pytest.param(pull.Puller, "_save_together", "if revision is not None:", "if True:", id="conflicts are ignored"),
