@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from aviso_server.subscriptions.subscription import MAX_BATCH
 from tests.harness import Server
 from tests.harness.patience import PATIENCE
 from tests.subscriptions.scene import Api, configuration, publish
@@ -89,6 +90,14 @@ def test_history_can_be_pulled(api: Api, sea: str) -> None:
         got += heights(works)
         api.ok("POST", "/queue/ack", leases(works))
     assert got == list(range(30))
+
+
+def test_all_of_the_largest_answer_can_be_acknowledged_at_once(api: Api, sea: str) -> None:
+    publish(api.client, sea, *range(MAX_BATCH))
+    api.make("queue", {"sea": sea}, from_id="1")
+    works = api.pull("queue", max=MAX_BATCH, wait_seconds=30)
+    assert heights(works) == list(range(MAX_BATCH))
+    assert api.ok("POST", "/queue/ack", leases(works))["done"] == MAX_BATCH
 
 
 def test_a_lease_that_ends_goes_to_another_worker(api: Api, sea: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,19 @@ def test_any_server_knows_and_changes_what_another_has_made(servers: list[Server
         assert len(receiver.posts) == 2
         two.ok("DELETE", "/mine")
         until(lambda: one.call("GET", "/mine").status == 404)
+
+
+def test_a_name_is_given_away_once_over_all_servers(servers: list[Server]) -> None:
+    apis = [Api(server.client) for server in servers]
+    for number in range(10):
+        body = {"name": f"same-{number}", "event_type": "wave", "identifier": {}}
+        with ThreadPoolExecutor(len(apis)) as together:
+            answers = list(together.map(lambda api, body=body: api.call("POST", "", body), apis))
+        assert sorted(each.status for each in answers) == [201, 409]
+    until(lambda: all(len(api.ok("GET")["subscriptions"]) == 10 for api in apis))
+    apis[0].ok("DELETE", "/same-0")
+    until(lambda: apis[1].call("GET", "/same-0").status == 404)
+    apis[1].make("same-0")
 
 
 def test_workers_share_a_queue_over_all_servers(servers: list[Server]) -> None:

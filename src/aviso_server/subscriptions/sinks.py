@@ -247,7 +247,7 @@ class _Connection(asyncio.Protocol):
         self._head = 0
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.body = b""
+        self.body = bytearray()
         self._no_body = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -260,7 +260,7 @@ class _Connection(asyncio.Protocol):
     def request(self, data: Sequence[bytes]) -> asyncio.Future[None]:
         """Send a request; the future is done when its answer is complete."""
         self._parser = httptools.HttpResponseParser(self)
-        self._head, self.status, self.headers, self.body = 0, 0, {}, b""
+        self._head, self.status, self.headers, self.body = 0, 0, {}, bytearray()
         self._waiting = asyncio.get_running_loop().create_future()
         self.transport.writelines(data)
         return self._waiting
@@ -387,7 +387,7 @@ class SinkClient:
         except BaseException:
             self._drop(connection)
             raise
-        answer = Answer(connection.status, connection.headers, connection.body, time.monotonic() - began)
+        answer = Answer(connection.status, connection.headers, bytes(connection.body), time.monotonic() - began)
         if connection.reusable and time.monotonic() - connection.opened < _LIFETIME_SECONDS:
             self._keep(key, sink, connection)
         else:

@@ -440,8 +440,8 @@ def load_records(connection: sqlite3.Connection, prefix: str, after: int) -> lis
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'").fetchone() is None:
         return []  # nobody has ever saved one
     rows = connection.execute(
-        "SELECT key, revision, value FROM records WHERE revision > ? AND substr(key, 1, ?) = ? ORDER BY revision",
-        (after, len(prefix), prefix),
+        "SELECT key, revision, value FROM records WHERE revision > ? AND key >= ? AND key < ? ORDER BY revision",
+        (after, prefix, f"{prefix}~"),  # no key has a tilde, and whatever a key may have comes before it
     )
     return [Record(*row) for row in rows]
 
