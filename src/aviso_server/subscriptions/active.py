@@ -18,7 +18,7 @@ from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.records import Change, Records
 from aviso_server.model.filter import Filter
 from aviso_server.subscriptions.cursor import Cursor
-from aviso_server.subscriptions.subscription import Definition, State, Subscription
+from aviso_server.subscriptions.subscription import Definition, Gap, State, Subscription
 
 __all__ = ["Active", "StateWriter", "Tally", "state_key"]
 
@@ -41,7 +41,8 @@ class Active:
         "_saved",
         "cursor",
         "not_before",
-        "on_tick",
+        "on_gap",
+        "on_ready",
         "problem",
         "queue",
         "resting",
@@ -65,7 +66,8 @@ class Active:
         self.not_before = 0.0  # of the loop's clock: a limit of rates
         self.resting = False  # it is about to be stopped or changed: nothing new is sent
         self.queue: Any = None  # of a subscription that is pulled
-        self.on_tick: Callable[[Active], None] | None = None
+        self.on_ready: Callable[[Active], None] | None = None  # shared by all, as the next one
+        self.on_gap: Callable[[Active, Gap], None] | None = None
         self._saved: asyncio.Future[None] | None = None
 
     @property
@@ -78,9 +80,18 @@ class Active:
 
     def tick(self, now: float) -> float | None:
         """Go on (called by the timers)."""
-        if self.on_tick is not None:
-            self.on_tick(self)
+        self.ready()
         return None
+
+    def ready(self) -> None:
+        """Look whether there is something to deliver."""
+        if self.on_ready is not None:
+            self.on_ready(self)
+
+    def note_gap(self, gap: Gap) -> None:
+        """Say that retention was faster."""
+        if self.on_gap is not None:
+            self.on_gap(self, gap)
 
     def abort(self) -> None:
         """Do nothing: whoever woke it up will again."""

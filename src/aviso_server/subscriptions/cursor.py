@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -68,6 +68,16 @@ async def read_events(hub: Hub, wanted: Filter, start: int, end: int) -> list[Ev
     return [event async for events in event_chunks(hub, wanted, start, end) for event in events]
 
 
+class Reader(Protocol):
+    """Whoever a cursor reads for."""
+
+    def ready(self) -> None:
+        """Hear that a cursor that was level has something again."""
+
+    def note_gap(self, gap: Gap) -> None:
+        """Hear that retention was faster."""
+
+
 class Cursor:
     """Reads for one subscription; a member of a live feed while it is level."""
 
@@ -77,8 +87,7 @@ class Cursor:
         "_chunks",
         "_feed",
         "_hub",
-        "_on_gap",
-        "_on_ready",
+        "_reader",
         "_tolerant_to",
         "live",
         "position",
@@ -92,17 +101,15 @@ class Cursor:
         wanted: Filter,
         position: int,
         name: str,
-        on_ready: Callable[[], None],
-        on_gap: Callable[[Gap], None],
+        reader: Reader,
     ) -> None:
-        """Read from `position` on; `on_ready` is called when a cursor that was level has something again."""
+        """Read from `position` on, for somebody who is told when there is something."""
         self.wanted = wanted
         self.position = position  # everything before it was handed out or is in the buffer
         self.request_id = name
         self.live = False
         self._hub = hub
-        self._on_ready = on_ready
-        self._on_gap = on_gap
+        self._reader = reader
         self._buffer: list[Event] = _EMPTY
         self._bytes = 0
         self._feed: LiveFeed | None = None
@@ -200,12 +207,12 @@ class Cursor:
                 break
             self._add([Event(sequence, frame[_BEFORE:-_AFTER])])
             self.position = sequence + 1
-        self._on_ready()
+        self._reader.ready()
 
     def fall_behind(self) -> None:
         """Leave, and go on from the log."""
         self._detach()
-        self._on_ready()
+        self._reader.ready()
 
     def abort(self) -> None:
         """Go on from the log: an offer has failed."""
@@ -214,7 +221,7 @@ class Cursor:
     def _lost(self) -> None:
         """The live feed may have missed something."""
         self.live, self._feed = False, None
-        self._on_ready()
+        self._reader.ready()
 
     def _add(self, events: list[Event]) -> None:
         if events:
@@ -287,7 +294,7 @@ class Cursor:
         state = await self._hub.store.state(self.wanted.stream)
         if state.trimmed >= self.position:
             if state.trimmed > self._tolerant_to:
-                self._on_gap(Gap(self.position, state.trimmed))
+                self._reader.note_gap(Gap(self.position, state.trimmed))
                 self._tolerant_to = state.trimmed
             else:  # told already, and still in the way
                 self.position = max(self.position, min(state.first, state.trimmed + 1))

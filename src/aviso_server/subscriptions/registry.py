@@ -154,6 +154,8 @@ class Subscriptions:
             origin,
             self.server if self._records.shared else "",
         )
+        self._on_ready = {"push": self.pusher.wake, "pull": self.puller.wake}
+        self._on_gap = self._note_gap
         self._tasks: list[asyncio.Task[None]] = []
         self._seen = 0  # the newest revision that was looked at
         self._alive: dict[str, tuple[int, float]] = {}  # other servers: revision of their sign of life, and when seen
@@ -315,7 +317,7 @@ class Subscriptions:
             )
         except BaseException:
             active.resting = False
-            self._wake(active)
+            active.ready()
             if renamed:
                 await self._free_name(before.owner.key, wanted.name, before.id)
             raise
@@ -356,7 +358,7 @@ class Subscriptions:
         await self._change_state(active, now)
         self._log("resumed", active, by)
         self._serve(active)
-        self._wake(active)
+        active.ready()
 
     async def confirm(self, active: Active, by: str, then: Status = "active") -> None:
         """Ask the sink whether it wants us; the subscription has the status `then` if it does."""
@@ -413,7 +415,7 @@ class Subscriptions:
             state.due = 0
 
         await self._change_state(active, again)
-        self._wake(active)
+        active.ready()
         return len(letters)
 
     async def skip(self, active: Active, sequences: Sequence[int] | None, by: str) -> int:
@@ -455,22 +457,9 @@ class Subscriptions:
         pulled = subscription.wanted.delivery == "pull"
         if self._records.shared and not pulled and active.state.server != self.server:
             return
-        wake = self.puller.wake if pulled else self.pusher.wake
-        active.on_tick = wake
-        active.cursor = Cursor(
-            self._hub,
-            active.wanted,
-            active.state.next,
-            subscription.id,
-            lambda: wake(active),
-            lambda gap: self._note_gap(active, gap),
-        )
-        wake(active)
-
-    def _wake(self, active: Active) -> None:
-        """Have a subscription look at once whether there is something to deliver."""
-        if active.on_tick is not None:
-            active.on_tick(active)
+        active.on_ready, active.on_gap = self._on_ready[subscription.wanted.delivery], self._on_gap
+        active.cursor = Cursor(self._hub, active.wanted, active.state.next, subscription.id, active)
+        active.ready()
 
     def _release(self, active: Active) -> None:
         """Stop delivering."""
