@@ -26,6 +26,7 @@ PARTS = 4
 @pytest.fixture(autouse=True)
 def small_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Limits that a few dozen notifications reach, and no log records."""
+    monkeypatch.setattr(live, "_TURN_SECONDS", -1.0)  # a turn for each notification: the real clock decides nothing
     monkeypatch.setattr(live, "_RECENT_COUNT", 8)
     monkeypatch.setattr(live, "_QUEUE_COUNT", 60)
     monkeypatch.setattr(store, "FIRST_BATCH", 3)
