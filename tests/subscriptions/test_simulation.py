@@ -27,6 +27,7 @@ SCHEDULES = int(os.environ.get("AVISO_SCHEDULES", "200"))
 def small_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Limits that a few dozen notifications reach, and no log records."""
     monkeypatch.setattr(live, "_RECENT_COUNT", 8)
+    monkeypatch.setattr(live, "_TURN_SECONDS", 1e9)  # the real clock decides nothing
     monkeypatch.setattr(store, "FIRST_BATCH", 3)
     monkeypatch.setattr(store, "LARGEST_BATCH", 10)
     logging.disable()
