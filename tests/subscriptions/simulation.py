@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import secrets
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
+from unittest import mock
 
 import msgspec
 
@@ -464,8 +466,14 @@ class World:
 def simulate(seed: int, steps: Sequence[Step]) -> str | None:
     """Carry a schedule out; return the law that it breaks, None if it breaks none."""
     loop = SimulatedLoop(random.Random(f"loop {seed}"))
+    ids = random.Random(f"ids {seed}")
+    random.seed(f"delays {seed}")
     try:
-        loop.run_until_complete(World(seed, loop).run(steps))
+        with (
+            mock.patch.object(secrets, "token_hex", lambda size: ids.randbytes(size).hex()),
+            mock.patch.object(secrets, "token_bytes", ids.randbytes),
+        ):
+            loop.run_until_complete(World(seed, loop).run(steps))
     except AssertionError as error:
         return str(error).partition("\n")[0] or repr(traceback.extract_tb(error.__traceback__)[-1])
     finally:

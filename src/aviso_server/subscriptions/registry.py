@@ -678,6 +678,10 @@ class Subscriptions:
         """Change the state of a subscription that another server serves; that one finds out when it next saves it."""
         for _ in range(_ROUNDS):
             await self._reload_state(active)
+            if active.cursor is not None:  # it is ours by now
+                change(active.state)
+                await self._states.save(active)
+                return
             state = active.state.copy()
             state.by = self.server
             change(state)
@@ -685,7 +689,7 @@ class Subscriptions:
                 [Change(state_key(active.id), _encode(state), active.state_revision)]
             )
             if revision is not None:
-                active.state, active.state_revision = state, revision
+                self._take_in_state(active, revision, state)
                 return
         raise LogUnavailable("the subscription is too busy on another server; try again")
 
@@ -695,8 +699,7 @@ class Subscriptions:
         if not found:
             raise LogUnavailable("the subscription is gone")
         for record in found:
-            if record.revision != active.state_revision:
-                self._take_in_state(active, record, msgspec.json.decode(record.value, type=State))
+            self._take_in_state(active, record.revision, msgspec.json.decode(record.value, type=State))
 
     def _log(self, event: str, active: Active, by: str) -> None:
         logger.info(
@@ -739,7 +742,7 @@ class Subscriptions:
                 state = msgspec.json.decode(record.value, type=State)
                 # what this server has saved itself and not heard of yet is no news
                 if active.cursor is None or state.by != self.server:
-                    self._take_in_state(active, record, state)
+                    self._take_in_state(active, record.revision, state)
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         if not self._started:  # called by `start`
@@ -782,12 +785,15 @@ class Subscriptions:
         if self._started:
             self._serve(active)
 
-    def _take_in_state(self, active: Active, record: Record, state: State) -> None:
+    def _take_in_state(self, active: Active, revision: int, state: State) -> None:
+        """Go on from a newer state; whoever delivers from the one before stops."""
+        if revision <= active.state_revision:
+            return
         pulled = active.definition.delivery == "pull"
         # workers go on from the new state; a sink is served from it, if by this server at all
         if active.cursor is not None and (not pulled or state.next < active.state.next):
             self._release(active)
-        active.state, active.state_revision = state, record.revision
+        active.state, active.state_revision = state, revision
         if self._started:
             self._serve(active)
         if pulled:
@@ -849,7 +855,7 @@ class Subscriptions:
             (taken,) = await self._records.save([change])
             if taken is None:
                 continue  # somebody was faster, or the former server has written once more
-            active.state, active.state_revision = state, taken
+            self._take_in_state(active, taken, state)
             logger.warning(
                 "a subscription was taken over from another server",
                 extra={"event": "subscription.taken_over", **_about(active), "from": holder},
