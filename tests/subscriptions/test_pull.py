@@ -5,35 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from aviso_server.subscriptions.subscription import MAX_BATCH
-from tests.harness import Server
 from tests.harness.patience import PATIENCE
-from tests.subscriptions.scene import Api, configuration, publish
-
-
-@pytest.fixture(scope="module", params=["in_memory", "sqlite"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(configuration(request.param), tmp_path_factory.mktemp("pull")) as running:
-        yield running
-
-
-@pytest.fixture
-def sea(request: pytest.FixtureRequest) -> str:
-    """A sea that no other test has."""
-    return str(request.node.name)[:60].replace("[", "-").replace("]", "")
-
-
-@pytest.fixture
-def api(server: Server) -> Iterator[Api]:
-    api = Api(server.client)
-    yield api
-    for each in api.ok("GET")["subscriptions"]:
-        api.ok("DELETE", f"/{each['id']}")
+from tests.subscriptions.scene import Api, publish
 
 
 def heights(works: list[Any]) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,6 @@ from standardwebhooks import Webhook
 from tests.harness import Server
 from tests.subscriptions.receiver import Got, Receiver, Reply, until
 from tests.subscriptions.scene import Api, configuration, publish
-
-
-@pytest.fixture(scope="module", params=["in_memory", "sqlite"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(configuration(request.param), tmp_path_factory.mktemp("push")) as running:
-        yield running
-
-
-@pytest.fixture
-def sea(request: pytest.FixtureRequest) -> str:
-    """A sea that no other test has."""
-    return str(request.node.name)[:60].replace("[", "-").replace("]", "")
-
-
-@pytest.fixture
-def api(server: Server) -> Iterator[Api]:
-    api = Api(server.client)
-    yield api
-    for each in api.ok("GET")["subscriptions"]:
-        api.ok("DELETE", f"/{each['id']}")
 
 
 def heights(got: list[Got]) -> list[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from functools import wraps
+from typing import Any, Literal
 
 import click
 
@@ -14,15 +15,10 @@ from aviso_server.model.json_text import printable
 
 __all__ = ["subscription"]
 
-F = TypeVar("F", bound=Callable[..., Any])
 Method = Literal["GET", "POST", "DELETE"]
 
 _PATH = "/api/v1/subscriptions"
 _name = click.argument("name")
-
-
-def _options(command: F) -> F:
-    return server_options(json_option(command))
 
 
 class _Server:
@@ -39,6 +35,16 @@ class _Server:
         if not response.is_success:
             fail(refusal(response))
         return response.json() if response.content else {}
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of every command here; it gets the server that they name."""
+
+    @wraps(command)
+    def run(url: str | None, token: str | None, user: str | None, **given: Any) -> None:
+        command(_Server(url, token, user), **given)
+
+    return server_options(json_option(run))
 
 
 @click.group()
@@ -73,6 +79,7 @@ def subscription() -> None:
 @click.option("--max-attempts", type=click.IntRange(0, 1000), help="Before it is a dead letter; 0: any number.")
 @_options
 def create(
+    server: _Server,
     name: str,
     event_type: str,
     fields: tuple[str, ...],
@@ -85,9 +92,6 @@ def create(
     public_key: bool,
     park: bool,
     max_attempts: int | None,
-    url: str | None,
-    token: str | None,
-    user: str | None,
     as_json: bool,
 ) -> None:
     """Make a subscription to EVENT_TYPE and print its secret, which is shown only now.
@@ -114,7 +118,7 @@ def create(
         "max_attempts": max_attempts,
         **({} if start is None else read_limits(start, None)),
     }
-    made = _Server(url, token, user).ask("POST", "", body)
+    made = server.ask("POST", "", body)
     if as_json:
         print_json(made)
         return
@@ -128,14 +132,14 @@ def create(
 
 @subscription.command("list")
 @_options
-def list_(url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+def list_(server: _Server, as_json: bool) -> None:
     """List subscriptions with how far behind they are.
 
     \b
     Examples:
       aviso-server subscription list
     """
-    found = _Server(url, token, user).ask("GET")["subscriptions"]
+    found = server.ask("GET")["subscriptions"]
     if as_json:
         print_json(found)
         return
@@ -151,14 +155,13 @@ def _lag(shown: Any) -> str:
 @subscription.command()
 @_name
 @_options
-def show(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+def show(server: _Server, name: str, as_json: bool) -> None:
     """Show a subscription and its last deliveries.
 
     \b
     Examples:
       aviso-server subscription show my-steps
     """
-    server = _Server(url, token, user)
     shown = server.ask("GET", f"/{name}")
     deliveries = server.ask("GET", f"/{name}/deliveries")["deliveries"]
     if as_json:
@@ -176,8 +179,8 @@ def _simple(action: str, words: str) -> click.Command:
 
     @_name
     @_options
-    def run(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
-        shown = _Server(url, token, user).ask("POST", f"/{name}/{action}")
+    def run(server: _Server, name: str, as_json: bool) -> None:
+        shown = server.ask("POST", f"/{name}/{action}")
         if as_json:
             print_json(shown)
             return
@@ -194,14 +197,14 @@ subscription.add_command(_simple("resume", "Deliver again; asks the sink again i
 @subscription.command()
 @_name
 @_options
-def test(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+def test(server: _Server, name: str, as_json: bool) -> None:
     """Send a test event to the sink; fails unless it answers with success.
 
     \b
     Examples:
       aviso-server subscription test my-steps
     """
-    tried = _Server(url, token, user).ask("POST", f"/{name}/test")["delivery"]
+    tried = server.ask("POST", f"/{name}/test")["delivery"]
     if as_json:
         print_json(tried)
     else:
@@ -213,14 +216,14 @@ def test(name: str, url: str | None, token: str | None, user: str | None, as_jso
 @subscription.command()
 @_name
 @_options
-def dead(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+def dead(server: _Server, name: str, as_json: bool) -> None:
     """List what could not be delivered.
 
     \b
     Examples:
       aviso-server subscription dead my-steps
     """
-    letters = _Server(url, token, user).ask("GET", f"/{name}/dead")["dead_letters"]
+    letters = server.ask("GET", f"/{name}/dead")["dead_letters"]
     if as_json:
         print_json(letters)
         return
@@ -234,15 +237,7 @@ def dead(name: str, url: str | None, token: str | None, user: str | None, as_jso
 @click.argument("sequences", nargs=-1, type=int)
 @click.option("--skip", is_flag=True, help="Give them up instead.")
 @_options
-def retry(
-    name: str,
-    sequences: tuple[int, ...],
-    skip: bool,
-    url: str | None,
-    token: str | None,
-    user: str | None,
-    as_json: bool,
-) -> None:
+def retry(server: _Server, name: str, sequences: tuple[int, ...], skip: bool, as_json: bool) -> None:
     """Deliver dead letters once more: those with these SEQUENCES, or all.
 
     \b
@@ -251,7 +246,7 @@ def retry(
       aviso-server subscription retry my-steps 17 --skip
     """
     body = {"sequences": list(sequences)} if sequences else {}
-    moved = _Server(url, token, user).ask("POST", f"/{name}/dead/{'skip' if skip else 'retry'}", body)
+    moved = server.ask("POST", f"/{name}/dead/{'skip' if skip else 'retry'}", body)
     if as_json:
         print_json(moved)
     else:
@@ -263,14 +258,14 @@ def retry(
 @subscription.command()
 @_name
 @_options
-def delete(name: str, url: str | None, token: str | None, user: str | None, as_json: bool) -> None:
+def delete(server: _Server, name: str, as_json: bool) -> None:
     """Delete a subscription and its dead letters.
 
     \b
     Examples:
       aviso-server subscription delete my-steps
     """
-    _Server(url, token, user).ask("DELETE", f"/{name}")
+    server.ask("DELETE", f"/{name}")
     if as_json:
         print_json({"deleted": name})
     else:
