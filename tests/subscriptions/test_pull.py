@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aviso_server.subscriptions.subscription import MAX_BATCH
+from tests.harness import Response, Server
+from tests.harness.metrics import scrape, with_metrics
 from tests.harness.patience import PATIENCE
-from tests.subscriptions.scene import Api, publish
+from tests.subscriptions.receiver import until
+from tests.subscriptions.scene import Api, configuration, publish
 
 
 def heights(works: list[Any]) -> list[int]:
@@ -189,3 +193,18 @@ def test_wrong_requests(api: Api, path: str, body: Any, code: str) -> None:
     api.make("queue")
     answer = api.call("POST", path, body)
     assert answer.json()["code"] == code
+
+
+def test_a_server_that_stops_answers_workers_that_wait(tmp_path: Path) -> None:
+    config = with_metrics(configuration())
+    with Server(config, tmp_path) as server:
+        api = Api(server.client)
+        api.make("queue", {"sea": "calm"})
+        answers: list[Response] = []
+        waiting = {"wait_seconds": 60}  # longer than a server that stops waits for requests
+        worker = threading.Thread(target=lambda: answers.append(api.call("POST", "/queue/pull", waiting)))
+        worker.start()
+        until(lambda: scrape(server, config["metrics"]["port"]).total("aviso_http_requests_in_flight") == 1)
+        server.stop()
+        worker.join(PATIENCE)
+    assert [(each.status, each.json()["notifications"]) for each in answers] == [(200, [])]

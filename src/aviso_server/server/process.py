@@ -292,6 +292,8 @@ class _MainServer(uvicorn.Server):
             if connection.behind:
                 connection.shutdown()  # else the end of a stream would begin the request behind it
         self._service.hub.close_streams("server_shutdown")
+        if (subscriptions := self._service.subscriptions) is not None:
+            subscriptions.puller.end_waits(subscriptions.all)
         self._loop.call_later(_PATIENCE, self._hang_up)
 
     def _hang_up(self) -> None:

@@ -96,6 +96,13 @@ class Puller:
         self._learn = learn
         self._origin = origin
         self._server = server
+        self._closing = False
+
+    def end_waits(self, actives: Iterable[Active]) -> None:
+        """Answer all workers that wait, and let nobody wait any more: the server is about to stop."""
+        self._closing = True
+        for active in actives:
+            self.wake(active)
 
     def wake(self, active: Active) -> None:
         """Tell workers that there may be something for them."""
@@ -120,7 +127,7 @@ class Puller:
             pause = self._rates.pause(active)
             found = [] if pause else await self._lease(active, most, lease_seconds)
             now = loop.time()
-            if found or now >= deadline or active.cursor is None:
+            if found or now >= deadline or active.cursor is None or self._closing:
                 return found
             self._fill(active, most)
             pause = min(deadline - now, pause or self._until_due(active))
