@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -38,171 +39,115 @@ __all__ = ["SERIES", "MetricsApp"]
 logger = logging.getLogger(__name__)
 
 
+_COUNTERS = {
+    "aviso_http_requests_total{route,method,status_code}": "Requests answered.",
+    "aviso_backend_operations_total{backend,operation,outcome}": "Operations of the log.",
+    "aviso_notifications_total{event_type,status}": "Publish requests by what came of them.",
+    "aviso_sse_connections_total{route,event_type}": "Streams that were opened.",
+    "aviso_sse_events_sent_total{route,event_type}": "Notifications handed to clients.",
+    "aviso_sse_stream_errors_total{route,event_type}": "Streams that ended with an error.",
+    "aviso_auth_requests_total{mode,outcome}": "Requests whose credentials were checked.",
+    "aviso_ecpds_cache_hits_total": "Destination checks answered from memory.",
+    "aviso_ecpds_cache_misses_total": "Destination checks that had to ask ECPDS.",
+    "aviso_ecpds_access_decisions_total{outcome}": "Destination checks by their outcome.",
+    "aviso_ecpds_fetch_total{outcome}": "Questions to ECPDS by their outcome.",
+    "aviso_otlp_suppressed_log_records_total": "Log records not exported because of a secret.",
+    "aviso_otlp_export_failures_total": "Batches of log records that could not be exported.",
+    "aviso_watchers_fell_behind_total{event_type}": "Times a slow watcher's buffer was full and it went back to "
+    "reading from the log.",
+    "aviso_live_feed_restarts_total{event_type}": "Live feeds that failed and were restarted.",
+    "aviso_live_notifications_total{event_type}": "New notifications looked up in the index.",
+    "aviso_live_matches_total{event_type}": "Filters that a new notification passed.",
+    "aviso_idempotent_replays_total{event_type}": "Publishes that were stored under their idempotency key before.",
+    "aviso_archive_restarts_total": "Times that the pipeline process ended by itself.",
+    "aviso_archive_errors_total": "Errors that the archive job has reported.",
+    "aviso_lateness_alarms_total{event_type,status}": "Notifications about something overdue, or arrived after all, "
+    "that this server has published.",
+    "aviso_subscription_notifications_total{delivery}": "Notifications that a sink took or a worker acknowledged.",
+    "aviso_subscription_requests_total{outcome}": "Requests to sinks.",
+    "aviso_subscription_retries_total": "Requests to sinks that repeated a failed one.",
+    "aviso_subscription_redeliveries_total": "Notifications that went to another worker because a lease had ended.",
+    "aviso_subscription_parked_total{delivery}": "Notifications that became dead letters.",
+    "aviso_subscription_gaps_total": "Times that retention removed notifications before a subscription came to them.",
+    "aviso_subscription_refused_total": "Deliveries that the roles of the owner did not allow.",
+    "aviso_subscription_fenced_total": "Times that another server had taken a subscription over.",
+    "aviso_limit_refusals_total{limit}": "Requests and connections refused because of a limit.",
+    "aviso_log_records_suppressed_total": "Log records left out because there were too many.",
+    "aviso_otlp_dropped_log_records_total": "Log records not exported because of a backlog.",
+    "aviso_otlp_span_export_failures_total": "Batches of spans that could not be exported.",
+}
+_GAUGES = {
+    "aviso_build_info{version}": "Always 1; the version is in the label.",
+    "aviso_http_requests_in_flight{method}": "Requests whose answer has not begun.",
+    "aviso_sse_connections_active{route,event_type}": "Streams that are open.",
+    "aviso_sse_unique_users_active{route}": "Different known users with an open stream.",
+    "aviso_ecpds_cache_size": "Users whose destinations are remembered.",
+    "aviso_watchers{event_type,state}": "Watchers that are live, or catching up from the log.",
+    "aviso_watcher_backlog_bytes{event_type}": "What waits for watchers that read slowly.",
+    "aviso_watcher_backlog_bytes_max": "What waits for the slowest watcher.",
+    "aviso_index_filters{event_type}": "Different filters of live watchers.",
+    "aviso_log_connected{backend}": "1 while the log can be written, else 0.",
+    "aviso_log_notifications{event_type}": "Notifications that the log holds.",
+    "aviso_log_bytes{event_type}": "Bytes of the notifications that the log holds.",
+    "aviso_log_first_sequence{event_type}": "Oldest sequence that the log holds.",
+    "aviso_log_last_sequence{event_type}": "Newest sequence that was given out.",
+    "aviso_log_waiting": "Notifications that wait to be written.",
+    "aviso_log_held_back{event_type}": "1 while the log holds more than its policy says because the archive has not "
+    "had it for long.",
+    "aviso_archive_process_state{state}": "1 for the state that the pipeline process is in.",
+    "aviso_archive_job_state{state}": "1 for the state that the archive job is in.",
+    "aviso_archive_last_error_timestamp_seconds": "When the last of them came; 0 if none has.",
+    "aviso_archive_last_sequence{event_type}": "Newest sequence that is archived.",
+    "aviso_archive_lag{event_type}": "Sequences that are not archived yet.",
+    "aviso_archive_replays_active": "Streams that read the archive.",
+    "aviso_archive_replays_waiting": "Streams that wait for their turn to read the archive.",
+    "aviso_archive_removals_pending": "Deletes and wipes that the archive has not confirmed yet.",
+    "aviso_audit_verdict{verdict}": "1 for the verdict of the last audit.",
+    "aviso_audit_timestamp_seconds": "When the last audit began; 0 if there was none.",
+    "aviso_audit_defects{event_type}": "Sequences in which the last audit found a defect.",
+    "aviso_lateness_watched{event_type}": "Combinations that are expected at some time.",
+    "aviso_lateness_overdue{event_type}": "Expected notifications that are overdue.",
+    "aviso_subscriptions{delivery,status}": "Subscriptions that this server knows.",
+    "aviso_subscriptions_failing{delivery}": "Active subscriptions whose sink fails, or whose owner may no longer "
+    "read.",
+    "aviso_subscriptions_blocked": "Subscriptions that wait behind a notification which their sink does not take.",
+    "aviso_subscription_lag{event_type,delivery}": "Sequences that the subscription furthest behind has not come to.",
+    "aviso_subscription_lag_seconds{event_type,delivery}": "Age of the oldest notification that was read for a "
+    "subscription and not delivered.",
+    "aviso_subscription_in_flight": "Notifications that workers have.",
+    "aviso_subscription_dead_letters{delivery}": "Dead letters that are kept.",
+    "aviso_connections_active": "Clients that are connected.",
+    "aviso_limit{limit}": "Limits as configured; one that is off is missing.",
+    "aviso_tasks": "Tasks of the event loop.",
+}
+_HISTOGRAMS = {
+    "aviso_http_request_duration_seconds{route,method}": "Time from a request's headers to the headers of its answer.",
+    "aviso_backend_operation_duration_seconds{backend,operation,outcome}": "Time that operations of the log took.",
+    "aviso_sse_connection_duration_seconds{route}": "How long streams were open.",
+    "aviso_log_commit_size": "Notifications written to disk together.",
+    "aviso_batch_notifications": "Notifications in a batch of a publisher.",
+    "aviso_event_loop_lag_seconds": "How late the event loop came to its turns, 50 a second.",
+}
+
+
 class Series(msgspec.Struct, frozen=True):
     """One series as its collector, the documentation and the dashboard know it."""
 
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: str
     labels: tuple[str, ...]
     meaning: str
 
 
-_LIST = (
-    # Known from other servers of this protocol, with the same names and labels.
-    Series("aviso_build_info", "gauge", ("version",), "Always 1; the version is in the label."),
-    Series("aviso_http_requests_total", "counter", ("route", "method", "status_code"), "Requests answered."),
-    Series(
-        "aviso_http_request_duration_seconds",
-        "histogram",
-        ("route", "method"),
-        "Time from a request's headers to the headers of its answer.",
-    ),
-    Series("aviso_http_requests_in_flight", "gauge", ("method",), "Requests whose answer has not begun."),
-    Series("aviso_backend_operations_total", "counter", ("backend", "operation", "outcome"), "Operations of the log."),
-    Series(
-        "aviso_backend_operation_duration_seconds",
-        "histogram",
-        ("backend", "operation", "outcome"),
-        "Time that operations of the log took.",
-    ),
-    Series("aviso_notifications_total", "counter", ("event_type", "status"), "Publish requests by what came of them."),
-    Series("aviso_sse_connections_active", "gauge", ("route", "event_type"), "Streams that are open."),
-    Series("aviso_sse_connections_total", "counter", ("route", "event_type"), "Streams that were opened."),
-    Series("aviso_sse_unique_users_active", "gauge", ("route",), "Different known users with an open stream."),
-    Series("aviso_sse_events_sent_total", "counter", ("route", "event_type"), "Notifications handed to clients."),
-    Series("aviso_sse_stream_errors_total", "counter", ("route", "event_type"), "Streams that ended with an error."),
-    Series("aviso_sse_connection_duration_seconds", "histogram", ("route",), "How long streams were open."),
-    Series("aviso_auth_requests_total", "counter", ("mode", "outcome"), "Requests whose credentials were checked."),
-    Series("aviso_ecpds_cache_hits_total", "counter", (), "Destination checks answered from memory."),
-    Series("aviso_ecpds_cache_misses_total", "counter", (), "Destination checks that had to ask ECPDS."),
-    Series("aviso_ecpds_cache_size", "gauge", (), "Users whose destinations are remembered."),
-    Series("aviso_ecpds_access_decisions_total", "counter", ("outcome",), "Destination checks by their outcome."),
-    Series("aviso_ecpds_fetch_total", "counter", ("outcome",), "Questions to ECPDS by their outcome."),
-    Series("aviso_otlp_suppressed_log_records_total", "counter", (), "Log records not exported because of a secret."),
-    Series("aviso_otlp_export_failures_total", "counter", (), "Batches of log records that could not be exported."),
-    # Ours.
-    Series("aviso_watchers", "gauge", ("event_type", "state"), "Watchers that are live, or catching up from the log."),
-    Series("aviso_watcher_backlog_bytes", "gauge", ("event_type",), "What waits for watchers that read slowly."),
-    Series("aviso_watcher_backlog_bytes_max", "gauge", (), "What waits for the slowest watcher."),
-    Series(
-        "aviso_watchers_fell_behind_total",
-        "counter",
-        ("event_type",),
-        "Times a slow watcher's buffer was full and it went back to reading from the log.",
-    ),
-    Series("aviso_live_feed_restarts_total", "counter", ("event_type",), "Live feeds that failed and were restarted."),
-    Series("aviso_live_notifications_total", "counter", ("event_type",), "New notifications looked up in the index."),
-    Series("aviso_live_matches_total", "counter", ("event_type",), "Filters that a new notification passed."),
-    Series("aviso_index_filters", "gauge", ("event_type",), "Different filters of live watchers."),
-    Series("aviso_log_connected", "gauge", ("backend",), "1 while the log can be written, else 0."),
-    Series("aviso_log_notifications", "gauge", ("event_type",), "Notifications that the log holds."),
-    Series("aviso_log_bytes", "gauge", ("event_type",), "Bytes of the notifications that the log holds."),
-    Series("aviso_log_first_sequence", "gauge", ("event_type",), "Oldest sequence that the log holds."),
-    Series("aviso_log_last_sequence", "gauge", ("event_type",), "Newest sequence that was given out."),
-    Series("aviso_log_commit_size", "histogram", (), "Notifications written to disk together."),
-    Series("aviso_log_waiting", "gauge", (), "Notifications that wait to be written."),
-    Series("aviso_batch_notifications", "histogram", (), "Notifications in a batch of a publisher."),
-    Series(
-        "aviso_idempotent_replays_total",
-        "counter",
-        ("event_type",),
-        "Publishes that were stored under their idempotency key before.",
-    ),
-    Series(
-        "aviso_log_held_back",
-        "gauge",
-        ("event_type",),
-        "1 while the log holds more than its policy says because the archive has not had it for long.",
-    ),
-    Series("aviso_archive_process_state", "gauge", ("state",), "1 for the state that the pipeline process is in."),
-    Series("aviso_archive_job_state", "gauge", ("state",), "1 for the state that the archive job is in."),
-    Series("aviso_archive_restarts_total", "counter", (), "Times that the pipeline process ended by itself."),
-    Series("aviso_archive_errors_total", "counter", (), "Errors that the archive job has reported."),
-    Series("aviso_archive_last_error_timestamp_seconds", "gauge", (), "When the last of them came; 0 if none has."),
-    Series("aviso_archive_last_sequence", "gauge", ("event_type",), "Newest sequence that is archived."),
-    Series("aviso_archive_lag", "gauge", ("event_type",), "Sequences that are not archived yet."),
-    Series("aviso_archive_replays_active", "gauge", (), "Streams that read the archive."),
-    Series("aviso_archive_replays_waiting", "gauge", (), "Streams that wait for their turn to read the archive."),
-    Series("aviso_archive_removals_pending", "gauge", (), "Deletes and wipes that the archive has not confirmed yet."),
-    Series("aviso_audit_verdict", "gauge", ("verdict",), "1 for the verdict of the last audit."),
-    Series("aviso_audit_timestamp_seconds", "gauge", (), "When the last audit began; 0 if there was none."),
-    Series("aviso_audit_defects", "gauge", ("event_type",), "Sequences in which the last audit found a defect."),
-    Series("aviso_lateness_watched", "gauge", ("event_type",), "Combinations that are expected at some time."),
-    Series("aviso_lateness_overdue", "gauge", ("event_type",), "Expected notifications that are overdue."),
-    Series(
-        "aviso_lateness_alarms_total",
-        "counter",
-        ("event_type", "status"),
-        "Notifications about something overdue, or arrived after all, that this server has published.",
-    ),
-    Series("aviso_subscriptions", "gauge", ("delivery", "status"), "Subscriptions that this server knows."),
-    Series(
-        "aviso_subscriptions_failing",
-        "gauge",
-        ("delivery",),
-        "Active subscriptions whose sink fails, or whose owner may no longer read.",
-    ),
-    Series(
-        "aviso_subscriptions_blocked",
-        "gauge",
-        (),
-        "Subscriptions that wait behind a notification which their sink does not take.",
-    ),
-    Series(
-        "aviso_subscription_lag",
-        "gauge",
-        ("event_type", "delivery"),
-        "Sequences that the subscription furthest behind has not come to.",
-    ),
-    Series(
-        "aviso_subscription_lag_seconds",
-        "gauge",
-        ("event_type", "delivery"),
-        "Age of the oldest notification that was read for a subscription and not delivered.",
-    ),
-    Series("aviso_subscription_in_flight", "gauge", (), "Notifications that workers have."),
-    Series("aviso_subscription_dead_letters", "gauge", ("delivery",), "Dead letters that are kept."),
-    Series(
-        "aviso_subscription_notifications_total",
-        "counter",
-        ("delivery",),
-        "Notifications that a sink took or a worker acknowledged.",
-    ),
-    Series("aviso_subscription_requests_total", "counter", ("outcome",), "Requests to sinks."),
-    Series("aviso_subscription_retries_total", "counter", (), "Requests to sinks that repeated a failed one."),
-    Series(
-        "aviso_subscription_redeliveries_total",
-        "counter",
-        (),
-        "Notifications that went to another worker because a lease had ended.",
-    ),
-    Series("aviso_subscription_parked_total", "counter", ("delivery",), "Notifications that became dead letters."),
-    Series(
-        "aviso_subscription_gaps_total",
-        "counter",
-        (),
-        "Times that retention removed notifications before a subscription came to them.",
-    ),
-    Series("aviso_subscription_refused_total", "counter", (), "Deliveries that the roles of the owner did not allow."),
-    Series(
-        "aviso_subscription_fenced_total", "counter", (), "Times that another server had taken a subscription over."
-    ),
-    Series("aviso_connections_active", "gauge", (), "Clients that are connected."),
-    Series("aviso_limit", "gauge", ("limit",), "Limits as configured; one that is off is missing."),
-    Series("aviso_limit_refusals_total", "counter", ("limit",), "Requests and connections refused because of a limit."),
-    Series("aviso_log_records_suppressed_total", "counter", (), "Log records left out because there were too many."),
-    Series("aviso_otlp_dropped_log_records_total", "counter", (), "Log records not exported because of a backlog."),
-    Series("aviso_otlp_span_export_failures_total", "counter", (), "Batches of spans that could not be exported."),
-    Series("aviso_tasks", "gauge", (), "Tasks of the event loop."),
-    Series("aviso_event_loop_lag_seconds", "histogram", (), "How late the event loop came to its turns, 50 a second."),
-)
-
-SERIES = {series.name: series for series in _LIST}
+SERIES = {
+    name: Series(kind, tuple(labels), meaning)
+    for kind, group in (("counter", _COUNTERS), ("gauge", _GAUGES), ("histogram", _HISTOGRAMS))
+    for notation, meaning in group.items()
+    for name, *labels in [re.findall(r"\w+", notation)]
+}
 """All series by name, except the `process_*` series of the Prometheus client library."""
 
-
-Samples = Iterator[tuple[str, Iterable[tuple[Sequence[str], float | Histogram]]]]
-"""Names of series, each with its labels and values."""
+Samples = Iterator[tuple[str, float | Histogram | Mapping[Any, float | Histogram]]]
+"""Names of series, each with its value or, if it has labels, its values by label or labels."""
 
 _PROCESS_STATES = ("off", *get_args(State))
 _JOB_STATES = ("off", "starting", "running", "waiting", "stopped")
@@ -223,10 +168,14 @@ def families(service: Service, streams: Mapping[str, StreamState]) -> Iterator[M
     yield threads
 
 
-def _family(name: str, samples: Iterable[tuple[Sequence[str], float | Histogram]]) -> Metric:
+_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+
+
+def _family(name: str, samples: float | Histogram | Mapping[Any, float | Histogram]) -> Metric:
     series = SERIES[name]
     family: Any = _FAMILIES[series.kind](name.removesuffix("_total"), series.meaning, labels=series.labels)
-    for labels, value in samples:
+    for key, value in samples.items() if isinstance(samples, Mapping) else [((), samples)]:
+        labels = [key] if isinstance(key, str) else [str(each) for each in key]
         if isinstance(value, Histogram):
             bounds = [*map(str, map(float, value.bounds)), "+Inf"]
             family.add_metric(labels, list(zip(bounds, itertools.accumulate(value.counts), strict=True)), value.sum)
@@ -236,53 +185,41 @@ def _family(name: str, samples: Iterable[tuple[Sequence[str], float | Histogram]
     return found
 
 
-_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-
-
-def _each(values: Mapping[str, float]) -> list[tuple[Sequence[str], float]]:
-    return [([name], value) for name, value in values.items()]
-
-
-def _one(value: float | Histogram) -> list[tuple[Sequence[str], float | Histogram]]:
-    return [((), value)]
-
-
 def _requests(service: Service) -> Samples:
     tally, names = service.tally, service.catalogue.event_types
-    requests = [([route, method, str(status)], count) for (route, method, status), count in tally.requests.items()]
-    yield "aviso_http_requests_total", requests
-    yield "aviso_http_request_duration_seconds", tally.durations.items()
-    yield "aviso_http_requests_in_flight", _each(tally.in_flight)
+    yield "aviso_http_requests_total", tally.requests
+    yield "aviso_http_request_duration_seconds", tally.durations
+    yield "aviso_http_requests_in_flight", tally.in_flight
     known: list[tuple[str, NotificationStatus]] = [(UNKNOWN, "error"), (UNKNOWN, "rejected")]
     for name in names:
         known += [(name, "success"), (name, "error")]
-    yield "aviso_notifications_total", {**dict.fromkeys(known, 0), **tally.notifications}.items()
-    yield "aviso_batch_notifications", _one(tally.batch_sizes)
-    yield "aviso_idempotent_replays_total", _each({**dict.fromkeys(names, 0), **tally.replayed})
+    yield "aviso_notifications_total", {**dict.fromkeys(known, 0), **tally.notifications}
+    yield "aviso_batch_notifications", tally.batch_sizes
+    yield "aviso_idempotent_replays_total", {**dict.fromkeys(names, 0), **tally.replayed}
 
 
 def _operations(service: Service) -> Samples:
     durations = {(service.log.kind, *key): histogram for key, histogram in service.operations.durations.items()}
-    yield "aviso_backend_operations_total", [(labels, histogram.total) for labels, histogram in durations.items()]
-    yield "aviso_backend_operation_duration_seconds", durations.items()
+    yield "aviso_backend_operations_total", {labels: histogram.total for labels, histogram in durations.items()}
+    yield "aviso_backend_operation_duration_seconds", durations
 
 
 def _open_streams(service: Service) -> Samples:
     hub = service.hub
-    active: dict[tuple[str, str], int] = {(_ROUTES[endpoint], name): 0 for endpoint, name in hub.flows}
+    flows = {(_ROUTES[endpoint], name): flow for (endpoint, name), flow in hub.flows.items()}
+    active = dict.fromkeys(flows, 0)
     users: dict[str, set[str]] = {route: set() for route in _ROUTES.values()}
     for stream in hub.open_streams:
         route = _ROUTES[stream.endpoint]
         active[route, service.label(stream.wanted.event_type)] += 1
         if stream.user is not None:
             users[route].add(stream.user)
-    flows = [((_ROUTES[endpoint], name), flow) for (endpoint, name), flow in hub.flows.items()]
-    yield "aviso_sse_connections_active", active.items()
-    yield "aviso_sse_connections_total", [(labels, flow.opened) for labels, flow in flows]
-    yield "aviso_sse_unique_users_active", _each({route: len(names) for route, names in users.items()})
-    yield "aviso_sse_events_sent_total", [(labels, flow.sent) for labels, flow in flows]
-    yield "aviso_sse_stream_errors_total", [(labels, flow.failed) for labels, flow in flows]
-    lifetimes = [([_ROUTES[endpoint]], histogram) for endpoint, histogram in hub.lifetimes.items()]
+    yield "aviso_sse_connections_active", active
+    yield "aviso_sse_connections_total", {labels: flow.opened for labels, flow in flows.items()}
+    yield "aviso_sse_unique_users_active", {route: len(names) for route, names in users.items()}
+    yield "aviso_sse_events_sent_total", {labels: flow.sent for labels, flow in flows.items()}
+    yield "aviso_sse_stream_errors_total", {labels: flow.failed for labels, flow in flows.items()}
+    lifetimes = {_ROUTES[endpoint]: histogram for endpoint, histogram in hub.lifetimes.items()}
     yield "aviso_sse_connection_duration_seconds", lifetimes
 
 
@@ -290,16 +227,16 @@ def _auth(service: Service) -> Samples:
     outcomes = {(mode, outcome): 0 for mode in _AUTH_MODES for outcome in _AUTH_OUTCOMES}
     if service.gate is not None:
         outcomes |= {(service.gate.mode, outcome): count for outcome, count in service.gate.outcomes.items()}
-    yield "aviso_auth_requests_total", outcomes.items()
+    yield "aviso_auth_requests_total", outcomes
     plugin = service.ecpds
     destinations = None if plugin is None else plugin.destinations
-    yield "aviso_ecpds_cache_hits_total", _one(0 if destinations is None else destinations.hits)
-    yield "aviso_ecpds_cache_misses_total", _one(0 if destinations is None else destinations.misses)
-    yield "aviso_ecpds_cache_size", _one(0 if destinations is None else len(destinations))
+    yield "aviso_ecpds_cache_hits_total", 0 if destinations is None else destinations.hits
+    yield "aviso_ecpds_cache_misses_total", 0 if destinations is None else destinations.misses
+    yield "aviso_ecpds_cache_size", 0 if destinations is None else len(destinations)
     decisions = dict.fromkeys(DECISIONS, 0) if plugin is None else plugin.decisions
     fetches = dict.fromkeys(FETCHES, 0) if destinations is None else destinations.fetches
-    yield "aviso_ecpds_access_decisions_total", _each(decisions)
-    yield "aviso_ecpds_fetch_total", _each(fetches)
+    yield "aviso_ecpds_access_decisions_total", decisions
+    yield "aviso_ecpds_fetch_total", fetches
 
 
 def _delivery(service: Service) -> Samples:
@@ -315,30 +252,30 @@ def _delivery(service: Service) -> Samples:
     for feed in service.hub.feeds:
         filters[service.label(feed.event_type)] += feed.index_size
     flows = {name: flow for (endpoint, name), flow in service.hub.flows.items() if endpoint == "watch"}
-    yield "aviso_watchers", states.items()
-    yield "aviso_watcher_backlog_bytes", _each(backlog)
-    yield "aviso_watcher_backlog_bytes_max", _one(largest)
-    yield "aviso_watchers_fell_behind_total", _each({name: flow.fell_behind for name, flow in flows.items()})
-    yield "aviso_live_feed_restarts_total", _each({name: flow.restarts for name, flow in flows.items()})
-    yield "aviso_live_notifications_total", _each({name: flow.examined for name, flow in flows.items()})
-    yield "aviso_live_matches_total", _each({name: flow.matched for name, flow in flows.items()})
-    yield "aviso_index_filters", _each(filters)
+    yield "aviso_watchers", states
+    yield "aviso_watcher_backlog_bytes", backlog
+    yield "aviso_watcher_backlog_bytes_max", largest
+    yield "aviso_watchers_fell_behind_total", {name: flow.fell_behind for name, flow in flows.items()}
+    yield "aviso_live_feed_restarts_total", {name: flow.restarts for name, flow in flows.items()}
+    yield "aviso_live_notifications_total", {name: flow.examined for name, flow in flows.items()}
+    yield "aviso_live_matches_total", {name: flow.matched for name, flow in flows.items()}
+    yield "aviso_index_filters", filters
 
 
 def _log(service: Service, streams: Mapping[str, StreamState]) -> Samples:
     log = service.log
     # several streams hide behind `generic`, each with its own numbers
     ranges = {name: state for name, state in streams.items() if name != GENERIC}
-    yield "aviso_log_connected", _each({log.kind: log.connected})
-    yield "aviso_log_notifications", _each({name: state.count for name, state in streams.items()})
-    yield "aviso_log_bytes", _each({name: state.bytes for name, state in streams.items()})
-    yield "aviso_log_first_sequence", _each({name: state.first for name, state in ranges.items()})
-    yield "aviso_log_last_sequence", _each({name: state.last for name, state in ranges.items()})
-    yield "aviso_log_commit_size", _one(log.commit_sizes) if isinstance(log, Batching) else ()
-    yield "aviso_log_waiting", _one(log.waiting if isinstance(log, Batching) else 0)
+    yield "aviso_log_connected", {log.kind: log.connected}
+    yield "aviso_log_notifications", {name: state.count for name, state in streams.items()}
+    yield "aviso_log_bytes", {name: state.bytes for name, state in streams.items()}
+    yield "aviso_log_first_sequence", {name: state.first for name, state in ranges.items()}
+    yield "aviso_log_last_sequence", {name: state.last for name, state in ranges.items()}
+    yield "aviso_log_commit_size", log.commit_sizes if isinstance(log, Batching) else {}
+    yield "aviso_log_waiting", log.waiting if isinstance(log, Batching) else 0
     held_back = log.held_back if isinstance(log, Waiting) else frozenset[str]()
     late = {service.label_of_stream(stream) for stream in held_back}
-    yield "aviso_log_held_back", _each({name: name in late for name in streams})
+    yield "aviso_log_held_back", {name: name in late for name in streams}
 
 
 def _archive(service: Service, streams: Mapping[str, StreamState]) -> Samples:
@@ -346,25 +283,25 @@ def _archive(service: Service, streams: Mapping[str, StreamState]) -> Samples:
     lake, names = service.archive, service.catalogue.event_types
     process = "off" if lake is None else lake.supervisor.state
     job = "off" if lake is None else lake.job.state
-    yield "aviso_archive_process_state", _each({state: state == process for state in _PROCESS_STATES})
-    yield "aviso_archive_job_state", _each({state: state == job for state in _JOB_STATES})
-    yield "aviso_archive_restarts_total", _one(0 if lake is None else lake.supervisor.restarts)
-    yield "aviso_archive_errors_total", _one(0 if lake is None else lake.errors)
-    yield "aviso_archive_last_error_timestamp_seconds", _one(0 if lake is None else lake.last_error_at)
-    yield "aviso_archive_replays_active", _one(0 if lake is None else lake.slots.taken)
-    yield "aviso_archive_replays_waiting", _one(0 if lake is None else lake.slots.waiting)
-    yield "aviso_archive_removals_pending", _one(0 if lake is None else len(lake.journal.pending))
+    yield "aviso_archive_process_state", {state: state == process for state in _PROCESS_STATES}
+    yield "aviso_archive_job_state", {state: state == job for state in _JOB_STATES}
+    yield "aviso_archive_restarts_total", 0 if lake is None else lake.supervisor.restarts
+    yield "aviso_archive_errors_total", 0 if lake is None else lake.errors
+    yield "aviso_archive_last_error_timestamp_seconds", 0 if lake is None else lake.last_error_at
+    yield "aviso_archive_replays_active", 0 if lake is None else lake.slots.taken
+    yield "aviso_archive_replays_waiting", 0 if lake is None else lake.slots.waiting
+    yield "aviso_archive_removals_pending", 0 if lake is None else len(lake.journal.pending)
     archived = {name: 0 if lake is None else lake.watermark(each.base) for name, each in names.items()}
     lasts = {name: state.last for name, state in streams.items() if lake is not None}
-    yield "aviso_archive_last_sequence", _each(archived)
-    yield "aviso_archive_lag", _each({name: max(0, lasts.get(name, 0) - last) for name, last in archived.items()})
+    yield "aviso_archive_last_sequence", archived
+    yield "aviso_archive_lag", {name: max(0, lasts.get(name, 0) - last) for name, last in archived.items()}
     summary = None if lake is None or lake.audited is None else lake.audited.result
     verdict = "none" if summary is None else summary.verdict
     audited = {} if summary is None else summary.streams
-    yield "aviso_audit_verdict", _each({each: each == verdict for each in _VERDICTS})
-    yield "aviso_audit_timestamp_seconds", _one(0 if summary is None else parse_instant("at", summary.at) / SECOND)
+    yield "aviso_audit_verdict", {each: each == verdict for each in _VERDICTS}
+    yield "aviso_audit_timestamp_seconds", 0 if summary is None else parse_instant("at", summary.at) / SECOND
     defects = {name: audited[each.base].defects if each.base in audited else 0 for name, each in names.items()}
-    yield "aviso_audit_defects", _each(defects)
+    yield "aviso_audit_defects", defects
 
 
 _DELIVERIES = ("push", "pull")
@@ -394,44 +331,44 @@ def _subscriptions(service: Service, streams: Mapping[str, StreamState]) -> Samp
             if active.cursor is not None and active.cursor.waiting:
                 ages[name, delivery] = max(ages[name, delivery], known.lag_seconds(active))
     tally = SubscriptionTally() if known is None else known.tally
-    yield "aviso_subscriptions", counts.items()
-    yield "aviso_subscriptions_failing", _each(failing)
-    yield "aviso_subscriptions_blocked", _one(blocked)
-    yield "aviso_subscription_lag", lags.items()
-    yield "aviso_subscription_lag_seconds", ages.items()
-    yield "aviso_subscription_in_flight", _one(in_flight)
-    yield "aviso_subscription_dead_letters", _each(letters)
-    yield "aviso_subscription_notifications_total", _each(tally.delivered)
-    yield "aviso_subscription_requests_total", _each(tally.requests)
-    yield "aviso_subscription_retries_total", _one(tally.retries)
-    yield "aviso_subscription_redeliveries_total", _one(tally.redelivered)
-    yield "aviso_subscription_parked_total", _each(tally.parked)
-    yield "aviso_subscription_gaps_total", _one(tally.gaps)
-    yield "aviso_subscription_refused_total", _one(tally.refused)
-    yield "aviso_subscription_fenced_total", _one(tally.fenced)
+    yield "aviso_subscriptions", counts
+    yield "aviso_subscriptions_failing", failing
+    yield "aviso_subscriptions_blocked", blocked
+    yield "aviso_subscription_lag", lags
+    yield "aviso_subscription_lag_seconds", ages
+    yield "aviso_subscription_in_flight", in_flight
+    yield "aviso_subscription_dead_letters", letters
+    yield "aviso_subscription_notifications_total", tally.delivered
+    yield "aviso_subscription_requests_total", tally.requests
+    yield "aviso_subscription_retries_total", tally.retries
+    yield "aviso_subscription_redeliveries_total", tally.redelivered
+    yield "aviso_subscription_parked_total", tally.parked
+    yield "aviso_subscription_gaps_total", tally.gaps
+    yield "aviso_subscription_refused_total", tally.refused
+    yield "aviso_subscription_fenced_total", tally.fenced
 
 
 def _lateness(service: Service) -> Samples:
     watch, names = service.lateness, service.catalogue.event_types
     detectors, none = {} if watch is None else watch.detectors, dict.fromkeys(names, 0)
-    yield "aviso_lateness_watched", _each(none | {name: each.watching for name, each in detectors.items()})
-    yield "aviso_lateness_overdue", _each(none | {name: len(each.overdue) for name, each in detectors.items()})
+    yield "aviso_lateness_watched", none | {name: each.watching for name, each in detectors.items()}
+    yield "aviso_lateness_overdue", none | {name: len(each.overdue) for name, each in detectors.items()}
     pairs = [(name, status) for name in names for status in get_args(Status)]
-    yield "aviso_lateness_alarms_total", [(pair, 0 if watch is None else watch.published[pair]) for pair in pairs]
+    yield "aviso_lateness_alarms_total", {pair: 0 if watch is None else watch.published[pair] for pair in pairs}
 
 
 def _process(service: Service) -> Samples:
-    yield "aviso_build_info", _each({__version__: 1})
-    yield "aviso_connections_active", _one(service.connections())
-    yield "aviso_limit", [([name], value) for name, value in service.limits.configured.items()]
-    yield "aviso_limit_refusals_total", [([name], count) for name, count in service.limits.refused.items()]
-    yield "aviso_tasks", _one(len(asyncio.all_tasks()))
-    yield "aviso_event_loop_lag_seconds", _one(service.loop_lag)
-    yield "aviso_log_records_suppressed_total", _one(RECORDS.suppressed)
-    yield "aviso_otlp_suppressed_log_records_total", _one(RECORDS.withheld)
-    yield "aviso_otlp_dropped_log_records_total", _one(RECORDS.not_exported)
-    yield "aviso_otlp_export_failures_total", _one(RECORDS.failed_exports)
-    yield "aviso_otlp_span_export_failures_total", _one(RECORDS.failed_span_exports)
+    yield "aviso_build_info", {__version__: 1}
+    yield "aviso_connections_active", service.connections()
+    yield "aviso_limit", service.limits.configured
+    yield "aviso_limit_refusals_total", service.limits.refused
+    yield "aviso_tasks", len(asyncio.all_tasks())
+    yield "aviso_event_loop_lag_seconds", service.loop_lag
+    yield "aviso_log_records_suppressed_total", RECORDS.suppressed
+    yield "aviso_otlp_suppressed_log_records_total", RECORDS.withheld
+    yield "aviso_otlp_dropped_log_records_total", RECORDS.not_exported
+    yield "aviso_otlp_export_failures_total", RECORDS.failed_exports
+    yield "aviso_otlp_span_export_failures_total", RECORDS.failed_span_exports
 
 
 def _threads() -> int:
