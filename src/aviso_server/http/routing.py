@@ -14,9 +14,10 @@ from aviso_server.http.http_errors import Endpoint, HttpError
 from aviso_server.http.request import Request
 from aviso_server.http.response import Response, StreamingResponse
 
-__all__ = ["Access", "Documented", "Route", "Router"]
+__all__ = ["Access", "Documented", "Handler", "Method", "Route", "Router"]
 
 Handler = Callable[[Request], Awaitable[Response | StreamingResponse]]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Access = Literal["open", "user", "reader", "writer", "admin"]
 """Callers that are let in: anybody; those with credentials; readers or writers of the event type; administrators."""
 Body = Literal["notification", "batch", "watch", "replay", "explain", "stream_name"]
@@ -40,7 +41,7 @@ class Route(msgspec.Struct, frozen=True):
     `{path}` in a path takes all that is left of it, other parameters one segment.
     """
 
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    method: Method
     path: str
     handler: Handler
     access: Access = "open"

@@ -7,9 +7,7 @@ handlers and answers. Whatever is not in it is answered with 404 and an empty bo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from aviso_server.delivery.formats import EVENT_STREAM
 from aviso_server.http.http_errors import NOTIFY, REPLAY, SUBSCRIPTION, WATCH
@@ -25,17 +23,19 @@ from aviso_server.http.routes import (
     streams,
     subscriptions,
 )
-from aviso_server.http.routing import Documented, Handler, Route
+from aviso_server.http.routing import Documented, Handler, Method, Route
 from aviso_server.insight.counts import QUESTIONS
 
 __all__ = ["ROUTES"]
 
-_BODY_ERRORS = ("INVALID_JSON", "UNKNOWN_FIELD", "INVALID_REQUEST_SHAPE", "UNKNOWN_EVENT_TYPE")
+_UNREADABLE = ("INVALID_JSON", "UNKNOWN_FIELD", "INVALID_REQUEST_SHAPE")
+_BODY_ERRORS = (*_UNREADABLE, "UNKNOWN_EVENT_TYPE")
 _KEY_ERRORS = ("IDEMPOTENCY_KEY_IN_DOUBT", "IDEMPOTENCY_KEY_REUSED")
 _PUBLISH_ERRORS = (*_BODY_ERRORS, "INVALID_NOTIFICATION_REQUEST", *_KEY_ERRORS, "NOTIFICATION_STORAGE_FAILED")
 _STREAM_FAILED = "SSE_STREAM_INITIALIZATION_FAILED"
 _STREAM = {200: Documented(FRAME_TABLE, media_type=EVENT_STREAM)}
 _WHEN = {"type": "string", "minLength": 1}
+_FALSE_UNLESS_GIVEN = {"enum": ["true", "false"], "default": "false"}
 
 
 def _parameter(name: str, place: str, schema: Mapping[str, Any], words: str, **more: Any) -> Mapping[str, Any]:
@@ -49,17 +49,20 @@ _KEY = _parameter(
     "Any text of printable ASCII characters, new for every new request. The same request under the same key is stored "
     "once, and answered with the first outcome, for as long as keys are remembered.",
 )
-_ALL_OR_NOTHING = _parameter(
-    "all_or_nothing",
-    "query",
-    {"enum": ["true", "false"], "default": "false"},
-    "Store all notifications, or none if one of them cannot be accepted.",
-)
-_DRY_RUN = _parameter(
-    "dry_run",
-    "query",
-    {"enum": ["true", "false"], "default": "false"},
-    "Check the notifications and say what would become of each. Nothing is stored.",
+_BATCH_PARAMETERS = (
+    _parameter(
+        "all_or_nothing",
+        "query",
+        _FALSE_UNLESS_GIVEN,
+        "Store all notifications, or none if one of them cannot be accepted.",
+    ),
+    _parameter(
+        "dry_run",
+        "query",
+        _FALSE_UNLESS_GIVEN,
+        "Check the notifications and say what would become of each. Nothing is stored.",
+    ),
+    _KEY,
 )
 _AS_OF = _parameter(
     "as_of",
@@ -76,49 +79,27 @@ _INSIGHT_PARAMETERS = (
 )
 
 _SUBSCRIPTIONS = "/api/v1/subscriptions"
-_CREATE_ERRORS = (*_BODY_ERRORS, "INVALID_SUBSCRIPTION_REQUEST", "SUBSCRIPTION_EXISTS", "TOO_MANY_SUBSCRIPTIONS")
 
 
 def _of_one(
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"],
-    path: str,
-    handler: Handler,
-    answer: type | Documented,
-    body: type[msgspec.Struct] | None = None,
-    status: int = 200,
+    method: Method, path: str, handler: Handler, answer: type | Documented, body: Any = None, status: int = 200
 ) -> Route:
-    """A route of one subscription."""
-    errors: tuple[str, ...] = ("SUBSCRIPTION_NOT_FOUND", "INVALID_SUBSCRIPTION_REQUEST")
-    if body is not None:
-        errors += ("INVALID_JSON", "UNKNOWN_FIELD", "INVALID_REQUEST_SHAPE")
+    """Build a route of one subscription."""
+    errors = ["SUBSCRIPTION_NOT_FOUND", "INVALID_SUBSCRIPTION_REQUEST", *(_UNREADABLE if body else ())]
     if method in ("PUT", "PATCH"):
-        errors += ("UNKNOWN_EVENT_TYPE", "SUBSCRIPTION_EXISTS")
-    return Route(
-        method,
-        f"{_SUBSCRIPTIONS}/{{name}}{path}",
-        handler,
-        "user",
-        "subscriptions",
-        {status: answer},
-        body=body,
-        errors=errors,
-        endpoint=SUBSCRIPTION,
-    )
+        errors += ["UNKNOWN_EVENT_TYPE", "SUBSCRIPTION_EXISTS"]
+    more: dict[str, Any] = {"body": body, "errors": tuple(errors), "endpoint": SUBSCRIPTION}
+    return Route(method, f"{_SUBSCRIPTIONS}/{{name}}{path}", handler, "user", "subscriptions", {status: answer}, **more)
 
 
+# A table reads best with its own line breaks.
+# fmt: off
 ROUTES = (
     Route("GET", "/health", health.health, "open", "health", {200: health.Health}),
-    Route(
-        "GET",
-        "/ready",
-        health.ready,
-        "open",
-        "health",
-        {
-            200: health.Ready,
-            503: Documented("The log cannot be reached, or a live feed is being restarted.", (health.Ready,)),
-        },
-    ),
+    Route("GET", "/ready", health.ready, "open", "health", {
+        200: health.Ready,
+        503: Documented("The log cannot be reached, or a live feed is being restarted.", (health.Ready,)),
+    }),
     Route("GET", "/", pages.home, "open", "general", {200: Documented("The page.", media_type="text/html")}),
     Route("GET", "/swagger-ui/{path}", pages.api_page),
     Route("GET", "/docs/{path}", pages.documentation),
@@ -126,110 +107,35 @@ ROUTES = (
     Route("GET", "/api-docs/openapi.json", pages.openapi),
     Route("GET", "/api-docs/asyncapi.json", pages.asyncapi),
     Route("GET", "/api/v1/schema", schemas.list_schemas, "open", "schema", {200: schemas.SchemaList}),
-    Route(
-        "GET",
-        "/api/v1/schema/{event_type}",
-        schemas.get_schema,
-        "open",
-        "schema",
-        {200: schemas.SchemaOne, 404: schemas.SchemaNotFound},
-    ),
-    Route(
-        "POST",
-        "/api/v1/notification",
-        publish.notify,
-        "writer",
-        "notification",
-        {200: publish.Published},
-        body="notification",
-        parameters=(_KEY,),
-        errors=(*_PUBLISH_ERRORS, "NOTIFICATION_PROCESSING_FAILED"),
-        endpoint=NOTIFY,
-        heavy=True,
-    ),
-    Route(
-        "POST",
-        "/api/v1/notifications",
-        publish.notify_many,
-        "writer",
-        "notification",
-        {200: publish.BatchPublished},
-        body="batch",
-        parameters=(_ALL_OR_NOTHING, _DRY_RUN, _KEY),
-        errors=(*_PUBLISH_ERRORS, "BATCH_REFUSED"),
-        endpoint=NOTIFY,
-        heavy=True,
-    ),
-    Route(
-        "POST",
-        "/api/v1/watch",
-        streams.watch,
-        "reader",
-        "streaming",
-        _STREAM,
-        body="watch",
-        errors=(*_BODY_ERRORS, "INVALID_WATCH_REQUEST", _STREAM_FAILED),
-        endpoint=WATCH,
-        heavy=True,
-    ),
-    Route(
-        "POST",
-        "/api/v1/replay",
-        streams.replay,
-        "reader",
-        "streaming",
-        _STREAM,
-        body="replay",
-        parameters=(_AS_OF,),
-        errors=(*_BODY_ERRORS, "INVALID_REPLAY_REQUEST", _STREAM_FAILED),
-        endpoint=REPLAY,
-        heavy=True,
-    ),
-    Route(
-        "POST",
-        "/api/v1/explain",
-        explanation.explain,
-        "reader",
-        "streaming",
-        {200: explanation.Explanation},
-        body="explain",
-        parameters=(_AS_OF,),
-        errors=(*_BODY_ERRORS, "INVALID_WATCH_REQUEST"),
-        endpoint=WATCH,
-        heavy=True,
-    ),
+    Route("GET", "/api/v1/schema/{event_type}", schemas.get_schema, "open", "schema",
+          {200: schemas.SchemaOne, 404: schemas.SchemaNotFound}),
+    Route("POST", "/api/v1/notification", publish.notify, "writer", "notification", {200: publish.Published},
+          body="notification", parameters=(_KEY,), endpoint=NOTIFY, heavy=True,
+          errors=(*_PUBLISH_ERRORS, "NOTIFICATION_PROCESSING_FAILED")),
+    Route("POST", "/api/v1/notifications", publish.notify_many, "writer", "notification", {200: publish.BatchPublished},
+          body="batch", parameters=_BATCH_PARAMETERS, endpoint=NOTIFY, heavy=True,
+          errors=(*_PUBLISH_ERRORS, "BATCH_REFUSED")),
+    Route("POST", "/api/v1/watch", streams.watch, "reader", "streaming", _STREAM,
+          body="watch", endpoint=WATCH, heavy=True,
+          errors=(*_BODY_ERRORS, "INVALID_WATCH_REQUEST", _STREAM_FAILED)),
+    Route("POST", "/api/v1/replay", streams.replay, "reader", "streaming", _STREAM,
+          body="replay", parameters=(_AS_OF,), endpoint=REPLAY, heavy=True,
+          errors=(*_BODY_ERRORS, "INVALID_REPLAY_REQUEST", _STREAM_FAILED)),
+    Route("POST", "/api/v1/explain", explanation.explain, "reader", "streaming", {200: explanation.Explanation},
+          body="explain", parameters=(_AS_OF,), endpoint=WATCH, heavy=True,
+          errors=(*_BODY_ERRORS, "INVALID_WATCH_REQUEST")),
     Route("GET", "/api/v1/streams", streams.list_streams, "reader", "streaming", {200: streams.StreamList}),
-    Route(
-        "POST",
-        _SUBSCRIPTIONS,
-        subscriptions.create_subscription,
-        "user",
-        "subscriptions",
-        {201: subscriptions.SubscriptionAnswer},
-        body=subscriptions.NewSubscription,
-        errors=_CREATE_ERRORS,
-        endpoint=SUBSCRIPTION,
-        heavy=True,
-    ),
-    Route(
-        "GET",
-        _SUBSCRIPTIONS,
-        subscriptions.list_subscriptions,
-        "user",
-        "subscriptions",
-        {200: subscriptions.SubscriptionList},
-    ),
+    Route("POST", _SUBSCRIPTIONS, subscriptions.create_subscription, "user", "subscriptions",
+          {201: subscriptions.SubscriptionAnswer},
+          body=subscriptions.NewSubscription, endpoint=SUBSCRIPTION, heavy=True,
+          errors=(*_BODY_ERRORS, "INVALID_SUBSCRIPTION_REQUEST", "SUBSCRIPTION_EXISTS", "TOO_MANY_SUBSCRIPTIONS")),
+    Route("GET", _SUBSCRIPTIONS, subscriptions.list_subscriptions, "user", "subscriptions",
+          {200: subscriptions.SubscriptionList}),
     _of_one("GET", "", subscriptions.read_subscription, subscriptions.SubscriptionAnswer),
-    _of_one(
-        "PATCH",
-        "",
-        subscriptions.change_subscription,
-        subscriptions.SubscriptionAnswer,
-        subscriptions.ChangedSubscription,
-    ),
-    _of_one(
-        "PUT", "", subscriptions.replace_subscription, subscriptions.SubscriptionAnswer, subscriptions.NewSubscription
-    ),
+    _of_one("PATCH", "", subscriptions.change_subscription, subscriptions.SubscriptionAnswer,
+            subscriptions.ChangedSubscription),
+    _of_one("PUT", "", subscriptions.replace_subscription, subscriptions.SubscriptionAnswer,
+            subscriptions.NewSubscription),
     _of_one("DELETE", "", subscriptions.delete_subscription, Documented("It is gone.", media_type=""), status=204),
     _of_one("POST", "/pause", subscriptions.pause_subscription, subscriptions.SubscriptionAnswer),
     _of_one("POST", "/resume", subscriptions.resume_subscription, subscriptions.SubscriptionAnswer),
@@ -244,54 +150,26 @@ ROUTES = (
     _of_one("POST", "/nack", subscriptions.hand_back, subscriptions.Acknowledged, subscriptions.HandBack),
     _of_one("POST", "/extend", subscriptions.extend_leases, subscriptions.Acknowledged, subscriptions.Extension),
     Route("GET", "/api/v1/insight", insights.list_insight, "reader", "streaming", {200: insights.InsightList}),
-    Route(
-        "GET",
-        "/api/v1/insight/{event_type}/{name}",
-        insights.get_insight,
-        "reader",
-        "streaming",
-        {200: Documented("What the tables say.", tuple(insights.INSIGHTS.values()))},
-        parameters=_INSIGHT_PARAMETERS,
-        errors=("INVALID_INSIGHT_REQUEST", "INSIGHT_NOT_FOUND"),
-    ),
+    Route("GET", "/api/v1/insight/{event_type}/{name}", insights.get_insight, "reader", "streaming",
+          {200: Documented("What the tables say.", tuple(insights.INSIGHTS.values()))},
+          parameters=_INSIGHT_PARAMETERS, errors=("INVALID_INSIGHT_REQUEST", "INSIGHT_NOT_FOUND")),
     Route("GET", "/api/v1/admin/overview", health.overview, "admin", "admin", {200: health.Overview}),
-    Route(
-        "DELETE",
-        "/api/v1/admin/notification/{notification_id}",
-        admin.delete_notification,
-        "admin",
-        "admin",
-        {
-            200: Documented("The notification is gone.", (admin.Deleted,)),
-            400: Documented("The id is not `<stream>@<sequence>` with a positive sequence.", (admin.Deleted,)),
-            404: Documented("There is no such notification.", (admin.Deleted,)),
-            500: Documented("The notification could not be deleted.", (admin.Deleted,)),
-        },
-    ),
-    Route(
-        "DELETE",
-        "/api/v1/admin/wipe/stream",
-        admin.wipe_stream,
-        "admin",
-        "admin",
-        {
-            200: Documented("The notifications of the stream are gone; its numbering continues.", (admin.Wiped,)),
-            400: Documented("The body is not JSON with a `stream_name`, in plain text.", media_type="text/plain"),
-            404: Documented("There is no such stream.", (admin.Wiped,)),
-            500: Documented("The stream could not be wiped.", (admin.Wiped,)),
-        },
-        body="stream_name",
-    ),
-    Route(
-        "DELETE",
-        "/api/v1/admin/wipe/all",
-        admin.wipe_all,
-        "admin",
-        "admin",
-        {
-            200: Documented("All notifications are gone; the numbering of every stream continues.", (admin.Wiped,)),
-            500: Documented("Not every stream could be wiped.", (admin.Wiped,)),
-        },
-    ),
+    Route("DELETE", "/api/v1/admin/notification/{notification_id}", admin.delete_notification, "admin", "admin", {
+        200: Documented("The notification is gone.", (admin.Deleted,)),
+        400: Documented("The id is not `<stream>@<sequence>` with a positive sequence.", (admin.Deleted,)),
+        404: Documented("There is no such notification.", (admin.Deleted,)),
+        500: Documented("The notification could not be deleted.", (admin.Deleted,)),
+    }),
+    Route("DELETE", "/api/v1/admin/wipe/stream", admin.wipe_stream, "admin", "admin", {
+        200: Documented("The notifications of the stream are gone; its numbering continues.", (admin.Wiped,)),
+        400: Documented("The body is not JSON with a `stream_name`, in plain text.", media_type="text/plain"),
+        404: Documented("There is no such stream.", (admin.Wiped,)),
+        500: Documented("The stream could not be wiped.", (admin.Wiped,)),
+    }, body="stream_name"),
+    Route("DELETE", "/api/v1/admin/wipe/all", admin.wipe_all, "admin", "admin", {
+        200: Documented("All notifications are gone; the numbering of every stream continues.", (admin.Wiped,)),
+        500: Documented("Not every stream could be wiped.", (admin.Wiped,)),
+    }),
     Route("GET", "/api/v1/auth/check", health.check_auth, "user", "general", {200: health.Identity}),
 )
+# fmt: on
