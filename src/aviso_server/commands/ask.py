@@ -13,14 +13,7 @@ from click.core import ParameterSource
 from rich.text import Text
 
 from aviso_server.commands.notifications import filter_option, read_identifier
-from aviso_server.commands.server_connection import (
-    DEFAULT_URL,
-    connected,
-    credentials,
-    refusal,
-    server_options,
-    url_option,
-)
+from aviso_server.commands.server_connection import Server, read_answer, server_options, url_option
 from aviso_server.commands.terminal import (
     csv_option,
     fail,
@@ -28,6 +21,7 @@ from aviso_server.commands.terminal import (
     load_settings,
     print_csv,
     print_json,
+    print_result,
     print_table,
 )
 from aviso_server.model.explain import DEFAULT_DAYS, MOST_DAYS
@@ -55,15 +49,12 @@ def health(url: str | None, ready: bool, as_json: bool) -> None:
     \b
     Exit codes: 0 it is well, 1 it is not or does not answer within two seconds, 2 wrong usage.
     """
-    where = url or DEFAULT_URL
-    with connected(where) as client:
+    server = Server(url)
+    with server.connected() as client:
         answer = client.get("/ready" if ready else "/health", timeout=_HEALTH_TIMEOUT)
     if answer.status_code != 200:
-        fail(f"the server at {where} answers with status {answer.status_code}")
-    if as_json:
-        print_json(answer.json())
-    else:
-        click.echo(f"{where} is {'ready' if ready else 'alive'}")
+        fail(f"the server at {server.url} answers with status {answer.status_code}")
+    print_result(read_answer(answer) if as_json else None, f"{server.url} is {'ready' if ready else 'alive'}", as_json)
 
 
 _BAR = 40  # characters
@@ -85,15 +76,13 @@ _MOST_CELLS = 10
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as one JSON object.")
 def explain(
+    server: Server,
     event_type: str | None,
     fields: tuple[str, ...],
     file: BinaryIO | None,
     filters: tuple[str, ...],
     days: int | None,
     notification: str | None,
-    url: str | None,
-    token: str | None,
-    user: str | None,
     as_json: bool,
 ) -> None:
     """Say what a filter means, how many stored notifications it lets through, when and where.
@@ -114,19 +103,17 @@ def explain(
         request["days"] = days
     if notification is not None:
         request["notification_id"] = notification
-    with connected(url or DEFAULT_URL, credentials(token, user)) as client:
+    with server.connected() as client:
         response = client.post("/api/v1/explain", json=request)
     if response.status_code == 404:
         fail(f"what answers at {response.url} does not explain filters")
-    if response.status_code != 200:
-        fail(refusal(response))
+    answer = read_answer(response)
+    if as_json:
+        print_json(answer)
+        return
     try:
-        answer = msgspec.json.decode(response.content, type=dict[str, Any])
-        if as_json:
-            print_json(answer)
-        else:
-            _show(answer)
-    except (msgspec.DecodeError, KeyError, TypeError):
+        _show(answer)
+    except (KeyError, TypeError):
         fail(f"what answers at {response.url} is not an aviso server")
 
 
@@ -238,7 +225,7 @@ def schema(event_type: str | None, url: str | None, file: Path | None, as_json: 
     given = click.get_current_context().get_parameter_source("url")
     if given is ParameterSource.COMMANDLINE and file is not None:
         raise click.UsageError("--url and --config exclude each other")
-    schemas = _from_server(url or DEFAULT_URL) if file is None else _from_file(file)
+    schemas = Server(url).ask("GET", "/api/v1/schema", kind=_SchemaAnswer).schema if file is None else _from_file(file)
     if event_type is not None and event_type not in schemas:
         near = difflib.get_close_matches(event_type, schemas, n=1)
         advice = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(schemas)) or 'none'}"
@@ -256,17 +243,6 @@ def schema(event_type: str | None, url: str | None, file: Path | None, as_json: 
         _show_schema(name, schemas[name])
     if not schemas:
         click.echo("No event types are configured.")
-
-
-def _from_server(url: str) -> dict[str, _SchemaDefinition]:
-    with connected(url) as client:
-        response = client.get("/api/v1/schema")
-    if response.status_code != 200:
-        fail(refusal(response))
-    try:
-        return msgspec.json.decode(response.content, type=_SchemaAnswer).schema
-    except msgspec.DecodeError:
-        fail(f"what answers at {url} is not an aviso server")
 
 
 def _from_file(file: Path) -> dict[str, _SchemaDefinition]:

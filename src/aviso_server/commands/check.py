@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from aviso_server import __version__
-from aviso_server.commands.terminal import FAILED, json_option, print_json, problem_record
+from aviso_server.commands.terminal import FAILED, json_option, print_json, print_result, problem_record
 from aviso_server.config import Inspection, inspect
 from aviso_server.config.settings import Settings
 from aviso_server.errors import Problem
@@ -112,7 +112,5 @@ def version(as_json: bool) -> None:
       aviso-server version
       aviso-server version --json
     """
-    if as_json:
-        print_json({"name": "aviso-server", "version": __version__, "python": platform.python_version()})
-    else:
-        click.echo(f"aviso-server {__version__}")
+    described = {"name": "aviso-server", "version": __version__, "python": platform.python_version()}
+    print_result(described, f"aviso-server {__version__}", as_json)

@@ -14,8 +14,8 @@ import click
 import httpx
 import msgspec
 
-from aviso_server.commands.server_connection import DEFAULT_URL, connected, credentials, refusal, server_options
-from aviso_server.commands.terminal import ReplayProgress, fail, print_json
+from aviso_server.commands.server_connection import Server, refusal, server_options
+from aviso_server.commands.terminal import ReplayProgress, fail, print_result
 from aviso_server.model.event_stream import Frame, frames
 from aviso_server.model.json_text import printable
 
@@ -167,14 +167,12 @@ def _shown(value: Any, quoted: bool = False) -> str:
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as one JSON object.")
 def publish(
+    server: Server,
     event_type: str,
     fields: tuple[str, ...],
     members: tuple[str, ...],
     payload: str | None,
     key: str | None,
-    url: str | None,
-    token: str | None,
-    user: str | None,
     as_json: bool,
 ) -> None:
     """Publish a notification of EVENT_TYPE; returns when the server has stored it.
@@ -197,30 +195,19 @@ def publish(
         except msgspec.DecodeError as error:
             advice = """; text needs quotes of its own, as in '"text"'"""
             raise click.BadParameter(f"not JSON: {error}{advice}", param_hint="--payload") from None
-    headers = credentials(token, user) | ({} if key is None else {"idempotency-key": key})
-    with connected(url or DEFAULT_URL, headers) as client:
-        response = client.post("/api/v1/notification", json=request)
-    if response.status_code != 200:
-        fail(refusal(response))
-    try:
-        answer = msgspec.json.decode(response.content, type=dict[str, Any])
-    except msgspec.DecodeError:
-        fail(f"what answers at {response.url} is not an aviso server")
-    if as_json:
-        print_json(answer)
-    else:
-        click.echo(printable(f"Stored at {answer.get('processed_at')}, request {answer.get('request_id')}."))
+    answer = server.ask(
+        "POST", "/api/v1/notification", request, headers=None if key is None else {"idempotency-key": key}
+    )
+    print_result(answer, f"Stored at {answer.get('processed_at')}, request {answer.get('request_id')}.", as_json)
 
 
 @click.command()
 @server_options
 @history_options
 def replay(
+    server: Server,
     event_type: str,
     fields: tuple[str, ...],
-    url: str | None,
-    token: str | None,
-    user: str | None,
     start: str,
     end: str | None,
     filters: tuple[str, ...],
@@ -244,7 +231,7 @@ def replay(
     identifier = read_identifier(filters, fields)
     request = {"event_type": event_type, "identifier": identifier, **read_limits(start, end)}
     with (
-        connected(url or DEFAULT_URL, credentials(token, user) | _LENIENT) as client,
+        server.connected(_LENIENT) as client,
         client.stream("POST", "/api/v1/replay", json=request) as response,
         ReplayProgress() as progress,
     ):
@@ -304,15 +291,13 @@ def _unreadable(error: msgspec.DecodeError, last: str) -> NoReturn:
 @server_options
 @_json_option
 def watch(
+    server: Server,
     event_type: str,
     fields: tuple[str, ...],
     filters: tuple[str, ...],
     start: str | None,
     command: str | None,
     count: int | None,
-    url: str | None,
-    token: str | None,
-    user: str | None,
     as_json: bool,
 ) -> None:
     """Print the notifications of EVENT_TYPE as they are published, until stopped with Ctrl-C.
@@ -333,7 +318,7 @@ def watch(
     request = {"event_type": event_type, "identifier": read_identifier(filters, fields)}
     feed = _Feed(request, {} if start is None else read_limits(start, None))
     try:
-        for number, data in enumerate(feed.follow(url or DEFAULT_URL, credentials(token, user)), 1):
+        for number, data in enumerate(feed.follow(server), 1):
             event = msgspec.json.decode(data, type=ReceivedEvent)
             click.echo(data if as_json else as_line(event))
             if command is not None:
@@ -355,10 +340,10 @@ class _Feed:
         self._limits = limits
         self._reached = False  # True once the server has answered: from then on it is waited for
 
-    def follow(self, url: str, headers: dict[str, str]) -> Iterator[bytes]:
+    def follow(self, server: Server) -> Iterator[bytes]:
         """Yield the notifications as they come, as JSON."""
         wait = 0.0
-        with connected(url, headers) as client:
+        with server.connected() as client:
             while True:
                 before = self._limits
                 try:
@@ -370,7 +355,7 @@ class _Feed:
                     if not self._reached:
                         raise
                     reason = str(error) or type(error).__name__
-                    click.echo(f"aviso-server: no connection to {url} ({reason}); trying again", err=True)
+                    click.echo(f"aviso-server: no connection to {server.url} ({reason}); trying again", err=True)
                 wait = 0.0 if self._limits != before else min(max(1.0, 2 * wait), _LONGEST_WAIT)
                 time.sleep(wait)
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import click
 import httpx
+import msgspec
 
 from aviso_server.commands.terminal import fail
 
 __all__ = [
     "DEFAULT_URL",
+    "Server",
     "configured_url_option",
     "connected",
     "credentials",
+    "read_answer",
     "refusal",
     "server_options",
     "token_option",
@@ -25,7 +29,9 @@ __all__ = [
     "user_option",
 ]
 
-F = TypeVar("F", bound=Callable[..., Any])
+Method = Literal["GET", "POST", "DELETE"]
+
+_OBJECT = dict[str, Any]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -65,11 +71,6 @@ user_option = click.option(
 )
 
 
-def server_options(command: F) -> F:
-    """Add the options `--url`, `--token` and `--user`."""
-    return url_option(token_option(user_option(command)))
-
-
 def credentials(token: str | None, user: str | None) -> dict[str, str]:
     """Return the headers for a token or a user; none if neither was given."""
     if token and user:
@@ -96,6 +97,45 @@ def connected(url: str, headers: Mapping[str, str] | None = None) -> Iterator[ht
         fail(f"the server at {url} did not answer in time")
     except httpx.HTTPError as error:
         fail(f"the connection to {url} broke: {str(error) or type(error).__name__}")
+
+
+class Server:
+    """A running server, as the options of a command name it."""
+
+    def __init__(self, url: str | None, token: str | None = None, user: str | None = None) -> None:
+        self.url = url or DEFAULT_URL
+        self._token, self._user = token, user
+
+    def connected(self, headers: Mapping[str, str] | None = None) -> AbstractContextManager[httpx.Client]:
+        """Open a client with the caller's credentials; exits with a message if the connection fails."""
+        return connected(self.url, {**credentials(self._token, self._user), **(headers or {})})
+
+    def ask(
+        self, method: Method, path: str, body: Any = None, kind: Any = _OBJECT, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        """Send one request and return its answer as `read_answer` does."""
+        with self.connected(headers) as client:
+            return read_answer(client.request(method, path, json=body), kind)
+
+
+def server_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options `--url`, `--token` and `--user`; the command gets the server that they name."""
+
+    @wraps(command)
+    def run(url: str | None, token: str | None, user: str | None, **given: Any) -> None:
+        command(server=Server(url, token, user), **given)
+
+    return url_option(token_option(user_option(run)))
+
+
+def read_answer(response: httpx.Response, kind: Any = _OBJECT) -> Any:
+    """Return an answer of this type, None for no body; exits with a reason if it is refused or not from our server."""
+    if not response.is_success:
+        fail(refusal(response))
+    try:
+        return None if kind is None else msgspec.json.decode(response.content, type=kind)
+    except msgspec.DecodeError:
+        fail(f"what answers at {response.url} is not an aviso server")
 
 
 def refusal(response: httpx.Response) -> str:

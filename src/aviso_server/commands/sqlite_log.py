@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from aviso_server.commands.terminal import FAILED, bar, fail, load_settings, print_json
+from aviso_server.commands.terminal import FAILED, bar, fail, load_settings, print_json, print_result
 from aviso_server.errors import LogError, LogUnavailable, PipelineError
 from aviso_server.log.sqlite.backup import Copy, back_up
 from aviso_server.log.sqlite.backup import restore as restore_copy
@@ -97,10 +97,8 @@ def restore(src: Path, file: Path | None, path: Path | None, advance: int, as_js
 
 
 def _show_copy(copy: Copy, words: str, as_json: bool) -> None:
-    if as_json:
-        print_json(msgspec.structs.asdict(copy))
-        return
-    click.echo(f"{words}: {copy.notifications} notifications in {len(copy.streams)} streams, {copy.bytes} bytes.")
+    held = f"{copy.notifications} notifications in {len(copy.streams)} streams, {copy.bytes} bytes"
+    print_result(msgspec.structs.asdict(copy), f"{words}: {held}.", as_json)
 
 
 @click.group()

@@ -3,48 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 from aviso_server.commands.notifications import filter_option, read_identifier, read_limits
-from aviso_server.commands.server_connection import DEFAULT_URL, connected, credentials, refusal, server_options
-from aviso_server.commands.terminal import fail, json_option, print_json, print_table
+from aviso_server.commands.server_connection import Server, server_options
+from aviso_server.commands.terminal import FAILED, json_option, print_json, print_result, print_table
 from aviso_server.model.json_text import printable
 
 __all__ = ["subscription"]
-
-Method = Literal["GET", "POST", "DELETE"]
 
 _PATH = "/api/v1/subscriptions"
 _name = click.argument("name")
 
 
-class _Server:
-    """The subscriptions of a running server."""
-
-    def __init__(self, url: str | None, token: str | None, user: str | None) -> None:
-        self._url = url or DEFAULT_URL
-        self._headers = credentials(token, user)
-
-    def ask(self, method: Method, path: str = "", body: Any = None) -> Any:
-        """Send a request; exit with the server's reason if it refuses."""
-        with connected(self._url, self._headers) as client:
-            response = client.request(method, f"{_PATH}{path}", json=body)
-        if not response.is_success:
-            fail(refusal(response))
-        return response.json() if response.content else {}
-
-
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every command here; it gets the server that they name."""
-
-    @wraps(command)
-    def run(url: str | None, token: str | None, user: str | None, **given: Any) -> None:
-        command(_Server(url, token, user), **given)
-
-    return server_options(json_option(run))
+    return server_options(json_option(command))
 
 
 @click.group()
@@ -79,7 +54,7 @@ def subscription() -> None:
 @click.option("--max-attempts", type=click.IntRange(0, 1000), help="Before it is a dead letter; 0: any number.")
 @_options
 def create(
-    server: _Server,
+    server: Server,
     name: str,
     event_type: str,
     fields: tuple[str, ...],
@@ -118,7 +93,7 @@ def create(
         "max_attempts": max_attempts,
         **({} if start is None else read_limits(start, None)),
     }
-    made = server.ask("POST", "", body)
+    made = server.ask("POST", _PATH, body)
     if as_json:
         print_json(made)
         return
@@ -132,14 +107,14 @@ def create(
 
 @subscription.command("list")
 @_options
-def list_(server: _Server, as_json: bool) -> None:
+def list_(server: Server, as_json: bool) -> None:
     """List subscriptions with how far behind they are.
 
     \b
     Examples:
       aviso-server subscription list
     """
-    found = server.ask("GET")["subscriptions"]
+    found = server.ask("GET", _PATH)["subscriptions"]
     if as_json:
         print_json(found)
         return
@@ -155,15 +130,15 @@ def _lag(shown: Any) -> str:
 @subscription.command()
 @_name
 @_options
-def show(server: _Server, name: str, as_json: bool) -> None:
+def show(server: Server, name: str, as_json: bool) -> None:
     """Show a subscription and its last deliveries.
 
     \b
     Examples:
       aviso-server subscription show my-steps
     """
-    shown = server.ask("GET", f"/{name}")
-    deliveries = server.ask("GET", f"/{name}/deliveries")["deliveries"]
+    shown = server.ask("GET", f"{_PATH}/{name}")
+    deliveries = server.ask("GET", f"{_PATH}/{name}/deliveries")["deliveries"]
     if as_json:
         print_json({**shown, "deliveries": deliveries})
         return
@@ -179,12 +154,9 @@ def _simple(action: str, words: str) -> click.Command:
 
     @_name
     @_options
-    def run(server: _Server, name: str, as_json: bool) -> None:
-        shown = server.ask("POST", f"/{name}/{action}")
-        if as_json:
-            print_json(shown)
-            return
-        click.echo(printable(f"{name} is {shown['status']}."))
+    def run(server: Server, name: str, as_json: bool) -> None:
+        shown = server.ask("POST", f"{_PATH}/{name}/{action}")
+        print_result(shown, f"{name} is {shown['status']}.", as_json)
 
     words += f"\n\n\b\nExamples:\n  aviso-server subscription {action} my-steps"
     return click.command(action, help=words)(run)
@@ -197,33 +169,30 @@ subscription.add_command(_simple("resume", "Deliver again; asks the sink again i
 @subscription.command()
 @_name
 @_options
-def test(server: _Server, name: str, as_json: bool) -> None:
+def test(server: Server, name: str, as_json: bool) -> None:
     """Send a test event to the sink; fails unless it answers with success.
 
     \b
     Examples:
       aviso-server subscription test my-steps
     """
-    tried = server.ask("POST", f"/{name}/test")["delivery"]
-    if as_json:
-        print_json(tried)
-    else:
-        click.echo(printable(f"The sink answered {tried['status'] or 'nothing'}: {tried['answer'][:200]}"))
+    tried = server.ask("POST", f"{_PATH}/{name}/test")["delivery"]
+    print_result(tried, f"The sink answered {tried['status'] or 'nothing'}: {tried['answer'][:200]}", as_json)
     if not 200 <= tried["status"] < 300:
-        raise SystemExit(1)
+        raise SystemExit(FAILED)
 
 
 @subscription.command()
 @_name
 @_options
-def dead(server: _Server, name: str, as_json: bool) -> None:
+def dead(server: Server, name: str, as_json: bool) -> None:
     """List what could not be delivered.
 
     \b
     Examples:
       aviso-server subscription dead my-steps
     """
-    letters = server.ask("GET", f"/{name}/dead")["dead_letters"]
+    letters = server.ask("GET", f"{_PATH}/{name}/dead")["dead_letters"]
     if as_json:
         print_json(letters)
         return
@@ -237,7 +206,7 @@ def dead(server: _Server, name: str, as_json: bool) -> None:
 @click.argument("sequences", nargs=-1, type=int)
 @click.option("--skip", is_flag=True, help="Give them up instead.")
 @_options
-def retry(server: _Server, name: str, sequences: tuple[int, ...], skip: bool, as_json: bool) -> None:
+def retry(server: Server, name: str, sequences: tuple[int, ...], skip: bool, as_json: bool) -> None:
     """Deliver dead letters once more: those with these SEQUENCES, or all.
 
     \b
@@ -246,27 +215,20 @@ def retry(server: _Server, name: str, sequences: tuple[int, ...], skip: bool, as
       aviso-server subscription retry my-steps 17 --skip
     """
     body = {"sequences": list(sequences)} if sequences else {}
-    moved = server.ask("POST", f"/{name}/dead/{'skip' if skip else 'retry'}", body)
-    if as_json:
-        print_json(moved)
-    else:
-        click.echo(
-            f"{moved['count']} dead letter{'s' if moved['count'] != 1 else ''} {'given up' if skip else 'on the way'}."
-        )
+    moved = server.ask("POST", f"{_PATH}/{name}/dead/{'skip' if skip else 'retry'}", body)
+    letters = f"{moved['count']} dead letter{'s' if moved['count'] != 1 else ''}"
+    print_result(moved, f"{letters} {'given up' if skip else 'on the way'}.", as_json)
 
 
 @subscription.command()
 @_name
 @_options
-def delete(server: _Server, name: str, as_json: bool) -> None:
+def delete(server: Server, name: str, as_json: bool) -> None:
     """Delete a subscription and its dead letters.
 
     \b
     Examples:
       aviso-server subscription delete my-steps
     """
-    server.ask("DELETE", f"/{name}")
-    if as_json:
-        print_json({"deleted": name})
-    else:
-        click.echo(printable(f"{name} is gone."))
+    server.ask("DELETE", f"{_PATH}/{name}", kind=None)
+    print_result({"deleted": name}, f"{name} is gone.", as_json)

@@ -37,6 +37,7 @@ __all__ = [
     "load_settings",
     "print_csv",
     "print_json",
+    "print_result",
     "print_table",
     "problem_record",
     "range_text",
@@ -69,6 +70,14 @@ def range_text(first: int, last: int) -> str:
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     click.echo(msgspec.json.encode(value))
+
+
+def print_result(value: Any, text: str, as_json: bool) -> None:
+    """Print a value as JSON if that was asked for, else the text for people."""
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(printable(text))
 
 
 def problem_record(problem: Problem) -> dict[str, str]:
