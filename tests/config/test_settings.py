@@ -8,13 +8,16 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from aviso_server.config import inspect
+from aviso_server.config import inspect, shown
 from aviso_server.config.conversion import ENTRY_KEYS, settings_keys
+from aviso_server.config.settings import Duration, Roles, Secret, Settings
 from aviso_server.config.sources import Node, read_yaml
 from tests.config.configurations import inspected
 from tests.harness import Server
@@ -61,7 +64,7 @@ def test_the_file_uses_every_key_of_the_reference() -> None:
     tree, problems = read_yaml(FILE)
     assert problems == []
     used = set(leaves(tree))
-    known = [key.name for key in settings_keys() if not key.name.startswith(OURS)]
+    known = [name for name, _ in settings_keys() if not name.startswith(OURS)]
     assert [name for name in known if name not in used] == []
     entries = tree.members["notification_schema"].members.values()
     used_by_entries = {name for entry in entries for name in leaves(entry)}
@@ -161,9 +164,32 @@ ROWS = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE, r
 ENTRY = "notification_schema.<event_type>."
 
 
+def kind_of(hint: Any) -> str:
+    """What a key takes, in the words of the page."""
+    kind, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if get_origin(kind) in (Union, UnionType):
+        return kind_of(get_args(kind)[0])
+    if rules and isinstance(rules[0], Duration):
+        return "duration"
+    if get_origin(kind) is Literal:
+        return " / ".join(get_args(kind))
+    names = {int: "integer", bool: "boolean", str: "text", Secret: "secret text", Path: "path"}
+    return {**names, tuple[str, ...]: "list of texts", Roles: "roles by realm"}[kind]
+
+
+def default_of(name: str) -> str:
+    """What stands in for a key that is absent, as one would write it."""
+    value: Any = shown(Settings())
+    for part in name.split("."):
+        value = value[part]
+    if value in (None, "", [], {}):
+        return "unset"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def test_every_key_with_its_type_and_default() -> None:
     documented = {name: (kind, default.strip("`")) for name, kind, default, _ in ROWS if not name.startswith(ENTRY)}
-    assert documented == {key.name: (key.kind, key.default) for key in settings_keys()}
+    assert documented == {name: (kind_of(hint), default_of(name)) for name, hint in settings_keys()}
 
 
 def test_every_key_of_an_event_type() -> None:
@@ -197,7 +223,7 @@ def test_examples_are_configurations(example: str, tmp_path: Path, monkeypatch: 
 
 
 def test_every_key_is_used_or_named() -> None:
-    names = [key.name for key in settings_keys() if key.name.startswith("auth.")]
+    names = [name for name, _ in settings_keys() if name.startswith("auth.")]
     assert [name for name in names if name.split(".")[1] not in AUTH_PAGE] == []
 
 

@@ -105,17 +105,22 @@ def _parsed(text: str) -> SplitResult:
     return parts
 
 
-def _unpadded(text: str) -> None:
-    if text != text.strip():
-        raise ValueError("must not begin or end with blanks")
-
-
 def _check(rule: Callable[[str], object], text: str, key: str, accepted: str, findings: Findings) -> None:
     """Refuse the key if the rule raises ValueError."""
     try:
         rule(text)
     except ValueError as error:
         findings.refuse(key, str(error), accepted)
+
+
+def _filled(text: str | None, key: str, absent: str, accepted: str, findings: Findings) -> bool:
+    """Refuse a text that is absent or blank, or that has blanks around it; return whether it can be used."""
+    if text is None or not text.strip():
+        findings.refuse(key, absent, accepted)
+        return False
+    if text != text.strip():
+        findings.refuse(key, "must not begin or end with blanks", _UNPADDED)
+    return text == text.strip()
 
 
 def mask_credentials(text: str) -> str:
@@ -446,8 +451,9 @@ def check_auth(auth: Auth, findings: Findings) -> None:
     _service(auth, findings)
     _keys(auth, findings)
     _algorithms(auth, findings)
-    for name in ("audience", "issuer"):
-        _check(_unpadded, getattr(auth, name), f"auth.{name}", _UNPADDED, findings)
+    for name, text in (("audience", auth.audience), ("issuer", auth.issuer)):
+        if text != text.strip():
+            findings.refuse(f"auth.{name}", "must not begin or end with blanks", _UNPADDED)
     if not findings.broken("auth.admin_roles"):
         check_names(auth.admin_roles, "auth.admin_roles", findings)
     if auth.timeout_ms == 0:
@@ -459,11 +465,9 @@ def _service(auth: Auth, findings: Findings) -> None:
     unneeded = auth.mode != "direct" or findings.broken("auth.mode")
     if findings.broken(key) or (unneeded and not url):
         return
-    if not url.strip():
-        findings.refuse(key, "must be set when auth is enabled in mode direct", _SERVICE)
-    elif url != url.strip():
-        _check(_unpadded, url, key, _UNPADDED, findings)
-    elif "?" in url or "#" in url:
+    if not _filled(url, key, "must be set when auth is enabled in mode direct", _SERVICE, findings):
+        return
+    if "?" in url or "#" in url:
         findings.refuse(key, "must have neither query nor fragment", _SERVICE)
     else:
         _check(_web_url, url, key, _SERVICE, findings)
@@ -498,11 +502,8 @@ def _secret(auth: Auth, findings: Findings) -> None:
     key, secret = "auth.jwt_secret", auth.jwt_secret
     if findings.broken(key) or any(findings.broken(name) for name in _SOURCES):
         return
-    if not secret.strip():
-        findings.refuse(key, "must be set when auth is enabled", f"one of {', '.join(_SOURCES)}")
-    elif secret != secret.strip():
-        findings.refuse(key, "must not begin or end with blanks", _UNPADDED)
-    elif secret.startswith("-----BEGIN"):
+    filled = _filled(secret, key, "must be set when auth is enabled", f"one of {', '.join(_SOURCES)}", findings)
+    if filled and secret.startswith("-----BEGIN"):
         findings.refuse(key, "is a key in PEM form, not a secret", "a secret, or the file in auth.public_key_file")
 
 
@@ -552,13 +553,9 @@ def _routed(settings: Settings, name: str, match_key: str, findings: Findings) -
 def _values(ecpds: Ecpds, findings: Findings) -> None:
     for name in ("username", "password", "match_key"):
         key, text = f"ecpds.{name}", getattr(ecpds, name)
-        if findings.broken(key):
+        if findings.broken(key) or not _filled(text, key, "must be set", "text that is not blank", findings):
             continue
-        if text is None or not text.strip():
-            findings.refuse(key, "must be set", "text that is not blank")
-        elif text != text.strip():
-            findings.refuse(key, "must not begin or end with blanks", _UNPADDED)
-        elif name == "match_key" and any(letter.isspace() or letter in "/\0" for letter in text):
+        if name == "match_key" and any(letter.isspace() or letter in "/\0" for letter in text):
             findings.refuse(key, "contains a blank, a slash or NUL", "the name of an identifier field")
     if not ecpds.target_field.strip():
         findings.refuse("ecpds.target_field", "must not be blank", "the name of a member")

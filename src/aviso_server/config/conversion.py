@@ -11,7 +11,17 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from aviso_server.config.settings import DERIVED, Duration, SchemaEntry, Secret, Settings, Size, Text, Whole
+from aviso_server.config.settings import (
+    DERIVED,
+    Duration,
+    LatenessEntry,
+    Settings,
+    Size,
+    StoragePolicyEntry,
+    StreamAuth,
+    Text,
+    Whole,
+)
 from aviso_server.config.sources import Findings, Node
 from aviso_server.errors import Problem
 
@@ -23,6 +33,7 @@ __all__ = [
     "format_duration",
     "integer",
     "is_duration",
+    "keys_of",
     "read_section",
     "read_struct",
     "settings_keys",
@@ -99,9 +110,9 @@ def format_duration(nanoseconds: int) -> str:
 def read_struct(kind: type[T], node: Node, key: str, findings: Findings) -> T:
     """Convert the keys under `key`; a value that cannot be used is reported and its default stands in."""
     values: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+    for name, hint in keys_of(kind).items():
         member = node.find(name)
-        if member is None or (kind is Settings and name in DERIVED):
+        if member is None:
             continue
         full = f"{key}.{name}" if key else name
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
@@ -216,36 +227,19 @@ def _read_roles(node: Node, key: str, findings: Findings) -> Mapping[str, tuple[
     return {realm: names for realm, names in roles.items() if names is not None}
 
 
-class SettingKey(msgspec.Struct, frozen=True):
-    """One key: its dotted name, what kind of value it takes, and its default as one would write it."""
-
-    name: str
-    kind: str
-    default: str
-
-
-def settings_keys(kind: type[msgspec.Struct] = Settings, prefix: str = "") -> Iterator[SettingKey]:
-    """Yield every key that is read, in the order of the file."""
+def keys_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the keys of a section with their annotations."""
     hints = get_type_hints(kind, include_extras=True)
-    for field in msgspec.structs.fields(kind):
-        hint = hints[field.name]
-        if kind is Settings and field.name in DERIVED:
-            continue
+    return {name: hint for name, hint in hints.items() if kind is not Settings or name not in DERIVED}
+
+
+def settings_keys(kind: type[msgspec.Struct] = Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the annotation of every key that is read, in the order of the file."""
+    for name, hint in keys_of(kind).items():
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-            yield from settings_keys(hint, f"{prefix}{field.name}.")
+            yield from settings_keys(hint, f"{prefix}{name}.")
         else:
-            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-            yield SettingKey(prefix + field.name, _kind(hint), _written(default, hint))
-
-
-def _kind(hint: Any) -> str:
-    kind, rule = _split(hint)
-    if isinstance(rule, Duration | Size):
-        return "duration" if isinstance(rule, Duration) else "size"
-    if get_origin(kind) is Literal:
-        return " / ".join(get_args(kind))
-    names = {int: "integer", bool: "boolean", str: "text", Secret: "secret text", Path: "path", _WORDS: "list of texts"}
-    return names.get(kind, "roles by realm")
+            yield prefix + name, hint
 
 
 def is_duration(hint: Any) -> bool:
@@ -253,16 +247,16 @@ def is_duration(hint: Any) -> bool:
     return isinstance(_split(hint)[1], Duration)
 
 
-def _written(default: Any, hint: Any) -> str:
-    if default is None or default == () or default == {} or default == "":
-        return "unset"
-    if isinstance(default, bool):
-        return str(default).lower()
-    return format_duration(default) if is_duration(hint) else str(default)
-
-
-ENTRY_KEYS = tuple(key.name for key in settings_keys(SchemaEntry))
-"""The keys of a `notification_schema` entry."""
+_SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "storage_policy": StoragePolicyEntry,
+    "auth": StreamAuth,
+    "lateness": LatenessEntry,
+}
+ENTRY_KEYS = (
+    *("identifier", "topic.base", "topic.key_order", "endpoint", "payload.required", "max_historical_notifications"),
+    *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in keys_of(kind)),
+)
+"""The keys of a `notification_schema` entry; the model checks those of the first line."""
 
 _RETIRED = {"notification_backend.jetstream.enable_auto_reconnect": "the server always connects again"}
 _FREE = frozenset({"identifier", "endpoint", "payload"})  # identifier and payload are checked with the event type
@@ -270,7 +264,7 @@ _FREE = frozenset({"identifier", "endpoint", "payload"})  # identifier and paylo
 
 def check_unknown(root: Node, findings: Findings) -> list[Problem]:
     """Return warnings about keys that nothing reads; where such keys may not stand they are refused instead."""
-    known = [key.name for key in settings_keys()]
+    known = [name for name, _ in settings_keys()]
     top = {name: child for name, child in root.members.items() if name != "notification_schema"}
     unknown = list(_unknown(Node(top, ""), "", {**_names(known), "notification_schema": {}}))
     aborting = {"auth", "ecpds"}

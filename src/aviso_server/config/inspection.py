@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 
@@ -14,13 +14,12 @@ from aviso_server.config.conversion import (
     check_unknown,
     format_duration,
     is_duration,
+    keys_of,
     read_section,
     read_struct,
     switch,
 )
 from aviso_server.config.settings import (
-    DERIVED,
-    AuthEntry,
     Deployment,
     LatenessEntry,
     Secret,
@@ -95,13 +94,10 @@ def shown(settings: Settings) -> dict[str, Any]:
 
 def _shown(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
-        hints = get_type_hints(type(value), include_extras=True)
-        members = {
-            name: getattr(value, name) for name in hints if not (isinstance(value, Settings) and name in DERIVED)
-        }
+        members = {name: (getattr(value, name), hint) for name, hint in keys_of(type(value)).items()}
         return {
-            name: format_duration(member) if member is not None and is_duration(hints[name]) else _shown(member)
-            for name, member in members.items()
+            name: format_duration(member) if member is not None and is_duration(hint) else _shown(member)
+            for name, (member, hint) in members.items()
         }
     if isinstance(value, Secret):
         return "[REDACTED]" if value else ""
@@ -278,7 +274,7 @@ def _auth(entry: Node, key: str, enabled: bool, findings: Findings) -> StreamAut
     node = read_section(entry.find("auth"), key, findings)
     if node is None:
         return None
-    auth = read_struct(AuthEntry, node, key, findings)
+    auth = read_struct(StreamAuth, node, key, findings)
     if node.find("required") is None:
         findings.refuse(f"{key}.required", "must be set when the auth section is there", SWITCH)
     for name, roles in (("read_roles", auth.read_roles), ("write_roles", auth.write_roles)):
@@ -292,7 +288,7 @@ def _auth(entry: Node, key: str, enabled: bool, findings: Findings) -> StreamAut
             findings.refuse(f"{key}.{name}", "roles need required: true in the same section", "required: true")
     if auth.required and not enabled:
         findings.refuse(f"{key}.required", "needs auth.enabled: true", "false, or auth.enabled: true")
-    if auth.plugins is not None:
+    if node.find("plugins") is not None and not findings.broken(f"{key}.plugins"):
         if not auth.plugins:
             findings.refuse(f"{key}.plugins", "the list is empty", ", ".join(_PLUGINS))
         for place, plugin in enumerate(auth.plugins):
@@ -300,7 +296,7 @@ def _auth(entry: Node, key: str, enabled: bool, findings: Findings) -> StreamAut
                 findings.refuse(f"{key}.plugins[{place}]", f"unknown plugin '{plugin}'", ", ".join(_PLUGINS))
         if auth.required is False:
             findings.refuse(f"{key}.plugins", "plugins need required: true in the same section", "required: true")
-    return StreamAuth(auth.required or False, auth.read_roles, auth.write_roles, auth.plugins or ())
+    return auth
 
 
 def _lateness(entry: Node, key: str, event_type: EventType | None, findings: Findings) -> Watched | None:

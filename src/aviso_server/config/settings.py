@@ -16,7 +16,6 @@ __all__ = [
     "Application",
     "Archive",
     "Auth",
-    "AuthEntry",
     "Backend",
     "Deployment",
     "Duration",
@@ -26,7 +25,6 @@ __all__ = [
     "Metrics",
     "Otlp",
     "Roles",
-    "SchemaEntry",
     "Secret",
     "Settings",
     "Size",
@@ -303,23 +301,10 @@ class Subscriptions(msgspec.Struct, frozen=True):
 class StreamAuth(msgspec.Struct, frozen=True):
     """The roles that may read and write an event type; None if no roles were given."""
 
-    required: bool
+    required: bool | None = None
     read_roles: Roles | None = None
     write_roles: Roles | None = None
     plugins: tuple[str, ...] = ()
-
-
-class TopicEntry(msgspec.Struct, frozen=True):
-    """The topic of an event type; checked with the event type."""
-
-    base: str = ""
-    key_order: tuple[str, ...] = ()
-
-
-class PayloadEntry(msgspec.Struct, frozen=True):
-    """The rule for payloads of an event type; checked with the event type."""
-
-    required: bool | None = None
 
 
 class StoragePolicyEntry(msgspec.Struct, frozen=True):
@@ -332,15 +317,6 @@ class StoragePolicyEntry(msgspec.Struct, frozen=True):
     compression: bool | None = None
 
 
-class AuthEntry(msgspec.Struct, frozen=True):
-    """The roles that may read and write an event type, as configured."""
-
-    required: bool | None = None
-    read_roles: Roles | None = None
-    write_roles: Roles | None = None
-    plugins: tuple[str, ...] | None = None
-
-
 class LatenessEntry(msgspec.Struct, frozen=True):
     """The watch for late notifications of an event type."""
 
@@ -350,19 +326,6 @@ class LatenessEntry(msgspec.Struct, frozen=True):
     learn_days: Annotated[int, Whole(7, 400)] | None = None
     min_seen: Annotated[int, Whole(2, 400)] | None = None
     max_combinations: Annotated[int, Whole(1, 100_000)] | None = None
-
-
-class SchemaEntry(msgspec.Struct, frozen=True):
-    """The keys of one event type under `notification_schema`."""
-
-    identifier: Mapping[str, object] = {}
-    topic: TopicEntry = TopicEntry()
-    endpoint: Mapping[str, object] = {}
-    payload: PayloadEntry = PayloadEntry()
-    max_historical_notifications: Positive | None = None
-    storage_policy: StoragePolicyEntry = StoragePolicyEntry()
-    auth: AuthEntry = AuthEntry()
-    lateness: LatenessEntry = LatenessEntry()
 
 
 class Deployment(msgspec.Struct, frozen=True):

@@ -63,16 +63,7 @@ class RecordCounts:
         self.suppressed = 0  # too many of one event
         self.withheld = 0  # from export, because they held a secret
         self.not_exported = 0  # the collector was too slow
-        self.failed_exports = 0  # batches of records
-        self.failed_span_exports = 0
-
-    def export_failed(self) -> None:
-        """Count a batch of records that the collector did not take."""
-        self.failed_exports += 1
-
-    def span_export_failed(self) -> None:
-        """Count a batch of spans that the collector did not take."""
-        self.failed_span_exports += 1
+        self.failed_exports = {"logs": 0, "traces": 0}  # batches that the collector did not take
 
 
 RECORDS = RecordCounts()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Literal
 
@@ -30,22 +29,22 @@ def endpoint(otlp: Otlp, signal: Literal["logs", "traces"]) -> str:
     return f"{base.rstrip('/').removesuffix('/v1/logs')}/v1/{signal}" if otlp.protocol == "http" else base
 
 
-def make_exporter(otlp: Otlp, signal: Literal["logs", "traces"], failed: Callable[[], None]) -> Any:
-    """Build the exporter of a signal, which reports failed batches; raises ImportError without the extra."""
+def make_exporter(otlp: Otlp, signal: Literal["logs", "traces"]) -> Any:
+    """Build the exporter of a signal, which counts failed batches; raises ImportError without the extra."""
     module, name = _EXPORTERS[signal]
     exporter = getattr(import_module(f"opentelemetry.exporter.otlp.proto.{otlp.protocol}.{module}"), name)
     address = endpoint(otlp, signal)
     options = {"insecure": address.startswith("http://")} if otlp.protocol == "grpc" else {}
-    return _counting(exporter(endpoint=address, timeout=_PATIENCE, **options), failed)
+    return _counting(exporter(endpoint=address, timeout=_PATIENCE, **options), signal)
 
 
 def otlp_handler(otlp: Otlp, deployment: Deployment) -> OtlpHandler:
     """Build a handler that exports records; raises ImportError without the extra."""
-    return OtlpHandler(make_exporter(otlp, "logs", RECORDS.export_failed), deployment)
+    return OtlpHandler(make_exporter(otlp, "logs"), deployment)
 
 
-def _counting(exporter: Any, failed: Callable[[], None]) -> Any:
-    """Make the exporter report every batch that it could not deliver."""
+def _counting(exporter: Any, signal: str) -> Any:
+    """Make the exporter count every batch that it could not deliver."""
     export = exporter.export
 
     def counted(batch: Any) -> Any:
@@ -56,7 +55,7 @@ def _counting(exporter: Any, failed: Callable[[], None]) -> Any:
             return result
         finally:
             if not delivered:
-                failed()
+                RECORDS.failed_exports[signal] += 1
 
     exporter.export = counted
     return exporter

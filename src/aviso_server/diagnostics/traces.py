@@ -10,7 +10,7 @@ from typing import Any
 from cachetools import FIFOCache
 
 from aviso_server.config.settings import Deployment, Otlp
-from aviso_server.diagnostics.log_records import RECORDS, resource
+from aviso_server.diagnostics.log_records import resource
 from aviso_server.diagnostics.otlp import make_exporter
 from aviso_server.model.notification import Notification
 
@@ -23,7 +23,7 @@ _PATIENCE = 5.0  # seconds for the last spans when the server stops
 
 def start_traces(otlp: Otlp, deployment: Deployment) -> Traces:
     """Start traces that go to the collector; raises ImportError without the extra."""
-    return Traces(make_exporter(otlp, "traces", RECORDS.span_export_failed), deployment)
+    return Traces(make_exporter(otlp, "traces"), deployment)
 
 
 class Traces:

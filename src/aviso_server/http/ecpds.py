@@ -19,7 +19,7 @@ from aviso_server.http.outgoing import NoAnswer, Outgoing, OversizedAnswer
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 
-__all__ = ["DECISIONS", "FETCHES", "Destinations", "EcpdsPlugin", "NoVerdict"]
+__all__ = ["DECISIONS", "FETCHES", "EcpdsPlugin"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,7 @@ _MAX_ANSWER_BYTES = 32 * 1024 * 1024
 
 
 class NoVerdict(Exception):
-    """ECPDS could not be asked; the text is one of FAILURES."""
-
-
-class _Failed(Exception):
-    """One server did not help; carries one of FAILURES."""
+    """ECPDS, or one of its servers, could not be asked; the text is one of FAILURES."""
 
 
 class Destinations:
@@ -94,7 +90,7 @@ class Destinations:
         found: set[str] = set()
         failures: list[str] = []
         for answer in answers:
-            if isinstance(answer, _Failed):
+            if isinstance(answer, NoVerdict):
                 failures.append(str(answer))
             elif isinstance(answer, BaseException):
                 raise answer
@@ -114,16 +110,17 @@ class Destinations:
         try:
             answer = await self._outgoing.get(url, _MAX_ANSWER_BYTES, {"accept": "application/json"}, self._auth)
             if answer.status != 200:
-                raise _Failed(_failure(answer.status))
+                raise NoVerdict(_failure(answer.status))
             return read_destinations(answer.body, self._settings.target_field)
-        except (_Failed, NoAnswer, OversizedAnswer, ValueError) as error:
-            failure = _failure_of(error)
+        except (NoVerdict, NoAnswer, OversizedAnswer, ValueError) as error:
+            unanswered = "unreachable" if isinstance(error, NoAnswer) else "invalid_response"
+            failure = str(error) if isinstance(error, NoVerdict) else unanswered
             logger.warning(
                 "ECPDS could not be asked: %s",
                 error,
                 extra={"event": "auth.ecpds.fetch.failed", "server": server, "outcome": failure},
             )
-            raise _Failed(failure) from None
+            raise NoVerdict(failure) from None
 
 
 class EcpdsPlugin:
@@ -202,12 +199,6 @@ def _failure(status: int) -> str:
     if 400 <= status < 600:
         return f"http_{status // 100}xx"
     return "invalid_response"
-
-
-def _failure_of(error: Exception) -> str:
-    if isinstance(error, _Failed):
-        return str(error)
-    return "unreachable" if isinstance(error, NoAnswer) else "invalid_response"
 
 
 def _seen(asking: asyncio.Task[frozenset[str]]) -> None:

@@ -367,8 +367,8 @@ def _process(service: Service) -> Samples:
     yield "aviso_log_records_suppressed_total", RECORDS.suppressed
     yield "aviso_otlp_suppressed_log_records_total", RECORDS.withheld
     yield "aviso_otlp_dropped_log_records_total", RECORDS.not_exported
-    yield "aviso_otlp_export_failures_total", RECORDS.failed_exports
-    yield "aviso_otlp_span_export_failures_total", RECORDS.failed_span_exports
+    yield "aviso_otlp_export_failures_total", RECORDS.failed_exports["logs"]
+    yield "aviso_otlp_span_export_failures_total", RECORDS.failed_exports["traces"]
 
 
 def _threads() -> int:
