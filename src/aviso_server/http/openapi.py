@@ -39,6 +39,7 @@ __all__ = [
     "notification_example",
     "notification_schema",
     "openapi_document",
+    "parameter",
 ]
 
 Schema = dict[str, Any]
@@ -143,15 +144,12 @@ _PATH_PARAMETERS = {
 def _path_parameter(name: str, catalogue: Catalogue) -> Schema:
     words, example = _PATH_PARAMETERS[name]
     known = next(iter(catalogue.event_types), "mars")
-    schema = {"type": "string", "minLength": 1}
-    return {
-        "name": name,
-        "in": "path",
-        "required": True,
-        "description": words,
-        "schema": schema,
-        "example": example.replace("mars", known),
-    }
+    return parameter(name, "path", {"type": "string", "minLength": 1}, words, example=example.replace("mars", known))
+
+
+def parameter(name: str, place: str, schema: Schema, words: str, **more: Any) -> Schema:
+    """Describe a parameter of a path, a query or a header."""
+    return {"name": name, "in": place, "required": place == "path", "description": words, "schema": schema, **more}
 
 
 # Answers
@@ -168,7 +166,8 @@ def _responses(route: Route, catalogue: Catalogue, settings: Settings) -> Schema
     kinds = [ERRORS[code] for code in (*route.errors, *guarded, *_EVERYWHERE)]
     for status in sorted({kind.status for kind in kinds}):
         _add_errors(answers, route, [kind for kind in kinds if kind.status == status])
-    _add(answers, 404, "Only for another method or another path, even if it differs by a slash only.", {}, new=True)
+    if "404" not in answers:
+        _add(answers, 404, "Only for another method or another path, even if it differs by a slash only.", {})
     for code, headers in _HEADERS.items():
         if code in answers:
             answers[code]["headers"] |= headers
@@ -196,21 +195,20 @@ _REPLAYED = {
 }
 
 
-def _add(answers: Schema, status: int, words: str, content: Schema, new: bool = False) -> None:
+def _add(answers: Schema, status: int, words: str, content: Schema) -> None:
     """Add an answer; one status may have several bodies."""
-    key = str(status)
-    if key not in answers:
+    known = answers.get(str(status))
+    if known is None:
         headers = {"X-Request-ID": {"$ref": "#/components/headers/X-Request-ID"}}
-        answers[key] = {"description": words, "headers": headers, **({"content": content} if content else {})}
-    elif not new:
-        known = answers[key]
-        known["description"] += f"\n\n{words}"
-        for media_type, body in content.items():
-            before = known["content"].get(media_type)
-            if before is not None:
-                schema = {"anyOf": [before["schema"], body["schema"]]}
-                body = {"schema": schema, "examples": {**before.get("examples", {}), **body.get("examples", {})}}
-            known["content"][media_type] = body
+        answers[str(status)] = {"description": words, "headers": headers, **({"content": content} if content else {})}
+        return
+    known["description"] += f"\n\n{words}"
+    for media_type, body in content.items():
+        before = known["content"].get(media_type)
+        if before is not None:
+            schema = {"anyOf": [before["schema"], body["schema"]]}
+            body = {"schema": schema, "examples": {**before.get("examples", {}), **body.get("examples", {})}}
+        known["content"][media_type] = body
 
 
 def _add_errors(answers: Schema, route: Route, kinds: list[ErrorKind]) -> None:
@@ -272,7 +270,7 @@ _TABLES = {
 
 def answer_schemas(types: Iterable[Any]) -> Schema:
     """Return the schemas of answers; members with a default are always sent."""
-    _, schemas = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    schemas = _body_types(types)
     for schema in schemas.values():
         sent = [name for name, member in schema.get("properties", {}).items() if "default" in member]
         for name in sent:
@@ -283,8 +281,7 @@ def answer_schemas(types: Iterable[Any]) -> Schema:
 
 def _body_types(types: Iterable[Any]) -> Schema:
     """Return the schemas of request bodies that are types; members with a default may be left out."""
-    _, schemas = msgspec.json.schema_components(types, ref_template=_REFERENCE)
-    return schemas
+    return msgspec.json.schema_components(types, ref_template=_REFERENCE)[1]
 
 
 def _event_type_schemas() -> Schema:
@@ -314,8 +311,10 @@ def _field(kind: Any) -> Schema:
     return schema
 
 
-def _closed(members: Schema) -> Schema:
-    return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
+def _closed(members: Schema, required: Iterable[str] | None = None) -> Schema:
+    """Return the schema of an object with these members, all of them required by default, and no others."""
+    needed = list(members if required is None else required)
+    return {"type": "object", "properties": members, "required": needed, "additionalProperties": False}
 
 
 # Request bodies
@@ -363,26 +362,20 @@ def _body_schemas(catalogue: Catalogue) -> Schema:
 
 
 def _request_body(kind: str | type, catalogue: Catalogue, settings: Settings) -> Schema:
-    if isinstance(kind, type):
-        return {
-            "required": True,
-            "description": f"JSON, whatever the `Content-Type`. {_COMPRESSED}",
-            "content": {"application/json": {"schema": _reference(kind.__name__)}},
-        }
     if kind == "batch":
         return _batch_body(catalogue, settings)
     if kind == "stream_name":
         return _stream_name_body(catalogue)
-    components = [component(_NAMES[kind], name) for name in catalogue.event_types]
-    if _takes_any_event_type(catalogue):
-        components.append(_NAMES[kind] + _GENERIC)
-    examples = {name: {"value": value} for name, value in _examples(kind, catalogue).items()}
-    schema = {"anyOf": [_reference(component) for component in components]}
-    return {
-        "required": True,
-        "description": f"JSON, whatever the `Content-Type`. {_COMPRESSED}",
-        "content": {"application/json": {"schema": schema, "examples": examples}},
-    }
+    if isinstance(kind, type):
+        content = {"schema": _reference(kind.__name__)}
+    else:
+        components = [component(_NAMES[kind], name) for name in catalogue.event_types]
+        if _takes_any_event_type(catalogue):
+            components.append(_NAMES[kind] + _GENERIC)
+        examples = {name: {"value": value} for name, value in _examples(kind, catalogue).items()}
+        content = {"schema": {"anyOf": [_reference(component) for component in components]}, "examples": examples}
+    words = f"JSON, whatever the `Content-Type`. {_COMPRESSED}"
+    return {"required": True, "description": words, "content": {"application/json": content}}
 
 
 def _batch_body(catalogue: Catalogue, settings: Settings) -> Schema:
@@ -459,19 +452,13 @@ def _generic(endpoint: str, catalogue: Catalogue) -> Schema:
 
 def _body(endpoint: str, event_type: Schema, identifier: Schema, payload_required: bool) -> Schema:
     properties: Schema = {"event_type": event_type, "identifier": identifier}
-    schema: Schema = {
-        "type": "object",
-        "properties": properties,
-        "required": ["event_type", "identifier"],
-        "additionalProperties": False,
-    }
     if endpoint == "notification":
-        needed = payload_required
-        types = {"type": ["object", "array", "string", "number", "boolean"]} if needed else {}
+        required = [*properties, *(["payload"] if payload_required else [])]
+        types = {"type": ["object", "array", "string", "number", "boolean"]} if payload_required else {}
         properties["payload"] = {"description": _PAYLOAD, "examples": [_SAMPLE_PAYLOAD], **types}
         properties |= {"from_id": _IGNORED_TEXT, "from_date": _IGNORED_TEXT, "to_id": _ABSENT, "to_date": _ABSENT}
-        schema["required"] = ["event_type", "identifier", *(["payload"] if needed else [])]
-        return schema
+        return _closed(properties, required)
+    schema = _closed(properties)
     properties["from_id"] = _sequence(f"Start here. {_SEQUENCE_WORDS} 0 is the beginning.", "1")
     properties["from_date"] = _instant("Start with what was stored at or after this time.", "2025-01-15T10:00:00Z")
     if endpoint == "replay":

@@ -6,12 +6,11 @@ handlers and answers. Whatever is not in it is answered with 404 and an empty bo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from aviso_server.delivery.formats import EVENT_STREAM
 from aviso_server.http.http_errors import NOTIFY, REPLAY, SUBSCRIPTION, WATCH
-from aviso_server.http.openapi import FRAME_TABLE
+from aviso_server.http.openapi import FRAME_TABLE, parameter
 from aviso_server.http.routes import (
     admin,
     explanation,
@@ -38,11 +37,7 @@ _WHEN = {"type": "string", "minLength": 1}
 _FALSE_UNLESS_GIVEN = {"enum": ["true", "false"], "default": "false"}
 
 
-def _parameter(name: str, place: str, schema: Mapping[str, Any], words: str, **more: Any) -> Mapping[str, Any]:
-    return {"name": name, "in": place, "required": place == "path", "description": words, "schema": schema, **more}
-
-
-_KEY = _parameter(
+_KEY = parameter(
     "Idempotency-Key",
     "header",
     {"type": "string", "minLength": 1, "maxLength": publish.MAX_KEY},
@@ -50,13 +45,13 @@ _KEY = _parameter(
     "once, and answered with the first outcome, for as long as keys are remembered.",
 )
 _BATCH_PARAMETERS = (
-    _parameter(
+    parameter(
         "all_or_nothing",
         "query",
         _FALSE_UNLESS_GIVEN,
         "Store all notifications, or none if one of them cannot be accepted.",
     ),
-    _parameter(
+    parameter(
         "dry_run",
         "query",
         _FALSE_UNLESS_GIVEN,
@@ -64,7 +59,7 @@ _BATCH_PARAMETERS = (
     ),
     _KEY,
 )
-_AS_OF = _parameter(
+_AS_OF = parameter(
     "as_of",
     "query",
     _WHEN,
@@ -72,10 +67,10 @@ _AS_OF = _parameter(
     "since. The archive keeps what it knew for a day.",
 )
 _INSIGHT_PARAMETERS = (
-    _parameter("name", "path", {"enum": list(QUESTIONS)}, "What to ask for.", example=QUESTIONS[0]),
-    _parameter("from", "query", _WHEN, "The first hour, as a date and time; 7 days before `to` without it."),
-    _parameter("to", "query", _WHEN, "The last hour, at most 366 days after `from`; the newest without it."),
-    _parameter("field", "query", {"type": "string"}, "Only this identifier field, for `fields` and `seen`."),
+    parameter("name", "path", {"enum": list(QUESTIONS)}, "What to ask for.", example=QUESTIONS[0]),
+    parameter("from", "query", _WHEN, "The first hour, as a date and time; 7 days before `to` without it."),
+    parameter("to", "query", _WHEN, "The last hour, at most 366 days after `from`; the newest without it."),
+    parameter("field", "query", {"type": "string"}, "Only this identifier field, for `fields` and `seen`."),
 )
 
 _SUBSCRIPTIONS = "/api/v1/subscriptions"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Annotated, Any, Literal
 
@@ -51,6 +51,7 @@ _DAYS_BY_HOUR = 14  # up to so many days are counted by the hour
 _MAX_WAITING = 32
 _ID = re.compile(r"(.*)@([0-9]{1,18})", re.DOTALL)
 
+Source = Literal["archive", "log"]
 Operator = Literal["eq", "in", "gt", "gte", "lt", "lte", "between", "meets", "contains"]
 
 
@@ -120,7 +121,7 @@ class Matches(Answer, frozen=True, rename={"from_": "from"}):
     to: Instant
     first_sequence: Count
     last_sequence: Count
-    source: Annotated[Sequence[Literal["archive", "log"]], Meta(description="Where it was counted.")]
+    source: Annotated[Sequence[Source], Meta(description="Where it was counted.")]
     times: MatchTimes
     places: MatchPlaces | None
 
@@ -253,15 +254,8 @@ async def _find(store: Store, wanted: Filter, sequence: int) -> Notification | N
     if not 1 <= sequence <= (await store.state(wanted.stream)).last:
         return None
     found: list[Notification] = []
-
-    def take(notifications: Any) -> bytes:
-        found.extend(notifications)
-        return b""
-
     everything = Filter(wanted.event_type, wanted.stream, wanted.topic, positional=wanted.positional)
-    with closing(chunks(store, everything, take, sequence, sequence)) as read:
-        async for _ in read:
-            pass
+    await _read(store, everything, sequence, sequence, found.extend)
     return found[0] if found else None
 
 
@@ -340,8 +334,6 @@ def _verdict(
 
 # Counting
 
-Source = Literal["archive", "log"]
-
 
 class Counted(msgspec.Struct, frozen=True):
     """A count of as many notifications as a replay from one sequence to another brings."""
@@ -380,19 +372,21 @@ async def count(store: Store, wanted: Filter, since: int, unit: int) -> Counted:
                 left = [(start, low - 1), (high + 1, end)]
     ranges = [(low, high) for low, high in left if low <= high]
     for low, high in ranges:
-        await _read(store, wanted, low, high, tally)
+        await _read(store, wanted, low, high, tally.add)
     if ranges or not sources:
         sources.append("log")
     return Counted(tally, start, end, sources)
 
 
-async def _read(store: Store, wanted: Filter, start: int, end: int, tally: Tally) -> None:
-    """Count as a replay without pauses reads: filtered in threads, also across what retention moves meanwhile."""
+async def _read(
+    store: Store, wanted: Filter, start: int, end: int, take: Callable[[Sequence[Notification]], None]
+) -> None:
+    """Read as a replay without pauses does: filtered in threads, also across what retention moves meanwhile."""
 
-    def take(notifications: Sequence[Notification]) -> bytes:
-        tally.add(notifications)
+    def taken(notifications: Sequence[Notification]) -> bytes:
+        take(notifications)
         return b""
 
-    with closing(chunks(store, wanted, take, start, end)) as found:
+    with closing(chunks(store, wanted, taken, start, end)) as found:
         async for _ in found:
             pass
