@@ -152,13 +152,12 @@ def test_floods_are_cut_and_counted() -> None:
     ],
 )
 def test_levels_by_environment(environ: dict[str, str], level: str, modules: dict[str, str]) -> None:
-    levels, warning = log_level(environ, "info")
-    assert (levels.level, dict(levels.modules), warning) == (level, modules, None)
+    assert log_level(environ, "info") == (level, modules, None)
 
 
 def test_levels_that_cannot_be_read_change_nothing() -> None:
-    levels, warning = log_level({"AVISOSERVER_LOG": "info,x=loud"}, "warn")
-    assert levels.level == "warn"
+    level, modules, warning = log_level({"AVISOSERVER_LOG": "info,x=loud"}, "warn")
+    assert (level, modules) == ("warn", {})
     assert warning is not None
     assert warning.key == "AVISOSERVER_LOG"
 

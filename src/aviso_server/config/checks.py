@@ -185,29 +185,22 @@ _LEVELS = ("trace", "debug", "info", "warn", "error")
 _DIRECTIVE = re.compile(r"(?:(?P<target>[A-Za-z0-9_:.-]+)=)?(?P<level>[A-Za-z]+)", re.ASCII)
 
 
-class Levels(msgspec.Struct, frozen=True):
-    """The log level, and the levels of modules that differ, by dotted name."""
-
-    level: str
-    modules: Mapping[str, str] = {}
-
-
-def log_level(environ: Mapping[str, str], configured: str) -> tuple[Levels, Problem | None]:
-    """Return the levels, and a warning if the variable cannot be read."""
+def log_level(environ: Mapping[str, str], configured: str) -> tuple[str, Mapping[str, str], Problem | None]:
+    """Return the level, those of modules that differ, by dotted name, and a warning if the variable cannot be read."""
     fallback = configured.lower() if configured.lower() in _LEVELS else "info"
     variable = next((name for name in _VARIABLES if environ.get(name, "").strip()), None)
     if variable is None:
-        return Levels(fallback), None
+        return fallback, {}, None
     wanted = environ[variable].strip()
     found: dict[str, str] = {}
     for directive in wanted.split(","):
         match = _DIRECTIVE.fullmatch(directive.strip())
         if match is None or match["level"].lower() not in (*_LEVELS, "off"):
             known = ", ".join((*_LEVELS, "off"))
-            return Levels(fallback), Problem(variable, f"cannot read '{directive.strip()}', using {fallback}", known)
+            return fallback, {}, Problem(variable, f"cannot read '{directive.strip()}', using {fallback}", known)
         found[(match["target"] or "").replace("::", ".")] = match["level"].lower()
     modules = {name: level for name, level in found.items() if name}
-    return Levels(found.get("aviso_server", found.get("", fallback)), modules), None
+    return found.get("aviso_server", found.get("", fallback)), modules, None
 
 
 _SECTION = "notification_backend.jetstream"

@@ -122,7 +122,7 @@ def _named_by_address(settings: Settings) -> Settings:
 
 def _with_variables(settings: Settings, environ: Mapping[str, str]) -> tuple[Settings, list[Problem]]:
     """Add what other variables than AVISOSERVER_… say, and warn of those that cannot be read."""
-    levels, warning = log_level(environ, settings.logging.level)
+    level, modules, warning = log_level(environ, settings.logging.level)
     backend = settings.notification_backend
     token = environ.get("NATS_TOKEN")
     if backend.jetstream.token is None and token:
@@ -131,8 +131,8 @@ def _with_variables(settings: Settings, environ: Mapping[str, str]) -> tuple[Set
     settings = msgspec.structs.replace(
         settings,
         notification_backend=backend,
-        log_level=levels.level,
-        log_levels=levels.modules,
+        log_level=level,
+        log_levels=modules,
         deployment=Deployment(
             namespace=environ.get("K8S_NAMESPACE_NAME") or None,
             pod=environ.get("K8S_POD_NAME") or environ.get("HOSTNAME") or None,

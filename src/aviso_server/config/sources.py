@@ -230,7 +230,6 @@ def _scalar(text: str, style: str | None) -> Any:
 
 _COMMAND_LINE = "command line"
 _FILE = "the path of a YAML file"
-_FOLDER = "is a folder, not a file"
 
 
 def gather(
@@ -251,29 +250,26 @@ def gather(
 
 
 def _files(environ: Mapping[str, str], file: Path | None) -> tuple[list[Path], list[Problem]]:
+    named, source = environ.get(_CONFIG_FILE), ""
     if file is not None:
-        return _only(file, "")
-    named = environ.get(_CONFIG_FILE)
-    if named is None:
+        paths = [file]
+    elif named is None:
         # a folder is taken for a file and refused: leaving it out would start a server with other settings
-        return _usable([path for path in _usual(environ) if path.is_file() or path.is_dir()])
-    if not _is_unicode(named):
+        paths = [path for path in _usual(environ) if path.is_file() or path.is_dir()]
+    elif not _is_unicode(named):
         return [], [Problem("configuration", "the path is not Unicode text", _FILE, _CONFIG_FILE)]
-    if not named.strip():
+    elif not named.strip():
         return [], [Problem("configuration", "the path is blank", f"{_FILE}, or unset", _CONFIG_FILE)]
-    return _only(Path(named), _CONFIG_FILE)
+    else:
+        paths, source = [Path(named)], _CONFIG_FILE
+    unusable = [Problem(str(path), _no_file(path), _FILE, source) for path in paths if not path.is_file()]
+    return [path for path in paths if path.is_file()], unusable
 
 
-def _only(path: Path, source: str) -> tuple[list[Path], list[Problem]]:
-    if path.is_file():
-        return [path], []
-    reason = _FOLDER if path.is_dir() else "is not a file" if path.exists() else "there is no such file"
-    return [], [Problem(str(path), reason, _FILE, source)]
-
-
-def _usable(paths: list[Path]) -> tuple[list[Path], list[Problem]]:
-    folders = [path for path in paths if path.is_dir()]
-    return [path for path in paths if path not in folders], [Problem(str(path), _FOLDER, _FILE) for path in folders]
+def _no_file(path: Path) -> str:
+    if path.is_dir():
+        return "is a folder, not a file"
+    return "is not a file" if path.exists() else "there is no such file"
 
 
 def _usual(environ: Mapping[str, str]) -> list[Path]:

@@ -9,8 +9,8 @@ import re
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import jwt
 import msgspec
@@ -230,21 +230,17 @@ class TokenKey(msgspec.Struct, frozen=True):
     kid: str | None = None
 
 
-class TokenKeys(Protocol):
-    """A source of keys."""
-
-    async def candidates(self, kid: str | None, algorithm: str) -> Sequence[TokenKey]:
-        """Return the keys that may have signed a token with this header; HttpError if they cannot be fetched."""
+Candidates = Callable[[str | None, str], Awaitable[Sequence[TokenKey]]]
+"""Returns the keys that may have signed a token with this key id and algorithm; HttpError if they cannot be fetched."""
 
 
-class FixedKeys:
-    """Keys that do not change while the server runs; they have no ids."""
+def fixed_keys(keys: Sequence[TokenKey]) -> Candidates:
+    """Return what finds one of these keys; they have no ids."""
 
-    def __init__(self, keys: Iterable[TokenKey]) -> None:
-        self._keys = list(keys)
+    async def candidates(kid: str | None, algorithm: str) -> Sequence[TokenKey]:
+        return [key for key in keys if algorithm in key.algorithms]
 
-    async def candidates(self, kid: str | None, algorithm: str) -> Sequence[TokenKey]:
-        return [key for key in self._keys if algorithm in key.algorithms]
+    return candidates
 
 
 class Jwks:
@@ -365,8 +361,8 @@ class _Invalid(Exception):
 class Tokens:
     """Checks tokens with the keys and the demands of one server."""
 
-    def __init__(self, keys: TokenKeys, auth: Auth, clock: Callable[[], int] = time.time_ns) -> None:
-        self._keys = keys
+    def __init__(self, candidates: Candidates, auth: Auth, clock: Callable[[], int] = time.time_ns) -> None:
+        self._candidates = candidates
         self._auth = auth
         # good ones only, each until it has to be checked again
         self._remembered = TLRUCache[str, User, int](
@@ -390,7 +386,7 @@ class Tokens:
             return remembered
         try:
             kid, algorithm = _header(token)
-            keys = await self._keys.candidates(kid, algorithm)
+            keys = await self._candidates(kid, algorithm)
             user = self._user(self._claims(token, algorithm, keys))
         except _Invalid as error:
             raise unauthorized(f"The token is not accepted: {error}", self._auth.mode) from None
@@ -469,7 +465,7 @@ class Gate:
         self._outgoing = Outgoing(auth.timeout_ms / 1000)
         self._service = AuthService(auth.auth_o_tron_url, self._outgoing) if auth.mode == "direct" else None
         self._credentials: Callable[[str], str | None] = bearer_or_basic if self._service else bearer_token
-        self._tokens = Tokens(_keys(auth, self._outgoing), auth)
+        self._tokens = Tokens(_candidates(auth, self._outgoing), auth)
         self.rules = StreamRules(auth.mode, streams, catalogue)
 
     async def admit(self, scope: Any, admin_only: bool, request_id: str) -> User | None:
@@ -513,13 +509,13 @@ class Gate:
         return await self._tokens.user(credentials)
 
 
-def _keys(auth: Auth, outgoing: Outgoing) -> TokenKeys:
+def _candidates(auth: Auth, outgoing: Outgoing) -> Candidates:
     pinned = auth.algorithms or DEFAULT_ALGORITHMS
     if auth.jwks_url:
-        return Jwks(auth.jwks_url, pinned, outgoing)
+        return Jwks(auth.jwks_url, pinned, outgoing).candidates
     if auth.public_key_file is not None:
-        return FixedKeys(_public_key(key, pinned) for key in read_public_keys(auth.public_key_file))
-    return FixedKeys([TokenKey(auth.jwt_secret.encode(), ("HS256",))])
+        return fixed_keys([_public_key(key, pinned) for key in read_public_keys(auth.public_key_file)])
+    return fixed_keys([TokenKey(auth.jwt_secret.encode(), ("HS256",))])
 
 
 def _log_denied(error: HttpError, request_id: str) -> None:
