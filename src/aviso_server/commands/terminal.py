@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 import click
@@ -85,20 +84,15 @@ def problem_record(problem: Problem) -> dict[str, str]:
     return {"source": problem.source, "key": problem.key, "message": problem.message, "accepted": problem.accepted}
 
 
-def complain(problems: Iterable[Problem]) -> None:
-    """Print every problem of a configuration on stderr."""
-    found = list(problems)
-    click.echo(f"The configuration cannot be used ({len(found)} problem{'s' if len(found) != 1 else ''}):", err=True)
-    for problem in found:
-        click.echo(f"  {problem}", err=True)
-
-
 def load_settings(file: Path | None, given: Mapping[str, str] | None = None) -> Settings:
     """Load the configuration; prints its problems and exits with code 1 if it cannot be used."""
     try:
         return load(os.environ, file, given)
     except ConfigError as error:
-        complain(error.problems)
+        count = f"{len(error.problems)} problem{'s' if len(error.problems) != 1 else ''}"
+        click.echo(f"The configuration cannot be used ({count}):", err=True)
+        for problem in error.problems:
+            click.echo(f"  {problem}", err=True)
         raise SystemExit(FAILED) from None
 
 
@@ -190,20 +184,15 @@ class ReplayProgress:
         self._task = self._bar.add_task("", total=None, count=0)
         self._first: int | None = None
         self._last: int | None = None
-        self._timer = threading.Timer(patience, self._start)
+        self._timer = threading.Timer(patience, self._bar.start)
         self._timer.daemon = True
-        self._lock = threading.Lock()
-        self._started = False
-        self._done = False
 
     def __enter__(self) -> ReplayProgress:
         if self._console.is_terminal:
             self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop()
 
     def expect(self, last: int) -> None:
@@ -221,16 +210,9 @@ class ReplayProgress:
             total = None if self._last is None else self._last - self._first + 1
             self._bar.update(self._task, count=self.count, completed=sequence - self._first + 1, total=total)
 
-    def _start(self) -> None:
-        with self._lock:
-            if not self._done:
-                self._started = True
-                self._bar.start()
-
     def _stop(self) -> None:
-        with self._lock:
-            if not self._done:
-                self._done = True
-                self._timer.cancel()
-                if self._started:
-                    self._bar.stop()
+        self._timer.cancel()
+        if self._timer.is_alive():
+            self._timer.join()  # it may just be starting the bar
+        if self._bar.live.is_started:
+            self._bar.stop()
