@@ -70,7 +70,7 @@ _MOST_CELLS = 10
 @click.option(
     "--days",
     type=click.IntRange(1, MOST_DAYS),
-    help=f"Try it on what was stored in so many days.  [default: {DEFAULT_DAYS}]",
+    help=f"How many days back to try it.  [default: {DEFAULT_DAYS}]",
 )
 @click.option("--notification", metavar="ID", help="Say why this one is kept or dropped, such as mars@42.")
 @server_options

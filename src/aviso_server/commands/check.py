@@ -26,8 +26,8 @@ def check(file: Path | None, strict: bool, as_json: bool) -> None:
     """Check a configuration and list everything that is wrong with it.
 
     Without FILE the usual places are read. Variables AVISOSERVER_... count either way, as they do for serve.
-    Unknown keys and other doubts are warnings; they change the exit code only with --strict. So is an archive that
-    cannot be used: the server would start without it, and keep everything in its log.
+    Unknown keys and the like are warnings; they change the exit code only with --strict. An archive that cannot be used
+    is a warning too: the server would start without it and keep everything in its log.
 
     \b
     Examples:

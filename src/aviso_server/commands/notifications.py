@@ -273,7 +273,7 @@ def _control(frame: Frame, last: str) -> dict[str, Any]:
     if frame.event == "error":
         fail(f"the server reports: {body.get('message') or body.get('error')}; last notification: {last}")
     if body.get("type") == "notification_replay_limit_reached":
-        fail(f"the server stops after {body.get('max_allowed')} notifications; go on with --from after {last}")
+        fail(f"the server stops after {body.get('max_allowed')} notifications; continue with --from after {last}")
     return body
 
 
@@ -287,7 +287,7 @@ def _unreadable(error: msgspec.DecodeError, last: str) -> NoReturn:
 @filter_option
 @click.option("--from", "start", metavar="ID|DATE", help="Print stored notifications from here first.")
 @click.option("--exec", "command", metavar="COMMAND", help="Run this with the shell for every notification.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many notifications.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many notifications.")
 @server_options
 @_json_option
 def watch(
@@ -302,9 +302,10 @@ def watch(
 ) -> None:
     """Print the notifications of EVENT_TYPE as they are published, until stopped with Ctrl-C.
 
-    Connects again when the server ends the connection or goes away, and goes on where it was. With --exec the command
-    gets AVISO_ID, AVISO_TIME, AVISO_EVENT_TYPE, AVISO_PAYLOAD (JSON) and AVISO_FIELD_NAME for every field in its
-    environment, and the whole CloudEvent on stdin; one command runs after the other, and one that fails is reported.
+    Reconnects when the server ends the connection or goes away, and continues where it left off. With --exec the
+    command gets AVISO_ID, AVISO_TIME, AVISO_EVENT_TYPE, AVISO_PAYLOAD (JSON) and AVISO_FIELD_NAME for every field in
+    its environment, and the whole CloudEvent on stdin; one command runs after the other, and one that fails is
+    reported.
 
     \b
     Examples:

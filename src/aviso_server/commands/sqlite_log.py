@@ -42,10 +42,10 @@ def _log_directory(file: Path | None, path: Path | None) -> Path:
 @_path_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object about the copy.")
 def backup(dest: Path, file: Path | None, path: Path | None, as_json: bool) -> None:
-    """Copy the sqlite log to the file DEST, while the server runs or not.
+    """Copy the sqlite log to the file DEST, whether the server runs or not.
 
-    The copy is the log as it was at one moment. The server goes on meanwhile. DEST must not exist; it appears only
-    when it is complete and was checked.
+    The copy is the log as it was at one moment; a running server is not interrupted. DEST must not exist; it appears
+    only when it is complete and verified.
 
     \b
     Examples:
@@ -70,14 +70,14 @@ def backup(dest: Path, file: Path | None, path: Path | None, as_json: bool) -> N
 @_config_option
 @_path_option
 @click.option("--advance", type=click.IntRange(min=0, max=10**15), default=0, show_default=True,
-              help="Leave out so many sequences of every stream.")  # fmt: skip
+              help="Skip this many sequences of every stream.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object about the log.")
 def restore(src: Path, file: Path | None, path: Path | None, advance: int, as_json: bool) -> None:
     """Make a sqlite log from the copy SRC, where there is none.
 
     Refuses if the directory holds a log already or if a server uses it. What was published after the copy was taken
-    is lost, and its sequences would be given out a second time: with --advance numbering goes on further up, so that
-    clients who have seen them miss nothing.
+    is lost, and its sequences would be assigned a second time: with --advance numbering continues further up, so that
+    clients that have seen them miss nothing.
 
     \b
     Examples:
