@@ -19,7 +19,7 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "web" not in path.rel
 DATA_SOURCE = sorted(Path(pyspark_aviso.__file__).parent.rglob("*.py"))
 LONGEST = 900
 # Names that two rooms need for the same noun; any other name belongs to one module.
-SHARED_NAMES = frozenset({"__init__", "files", "log", "process", "reader", "replay", "subscription"})
+SHARED_NAMES = frozenset({"__init__", "files", "log", "reader", "replay"})
 USERS_OF_DATA_SOURCE = frozenset({"errors", "spark", "commands"})
 
 # Room -> the rooms it may import from. Itself and `errors` are always allowed.
@@ -238,7 +238,7 @@ def test_guard_sees_a_wrong_arrow(room: str, source: str, complaint: str) -> Non
         ("log", "import sqlite3\nfrom aviso_server.model.notification import Box"),
         ("config", "from aviso_server.log.base import StoragePolicy"),
         ("http", "from aviso_server import __version__\nfrom aviso_server.delivery import hub"),
-        ("commands", "from aviso_server.server.process import run"),
+        ("commands", "from aviso_server.server.lifecycle import run"),
     ],
 )
 def test_guard_lets_a_right_arrow_pass(room: str, source: str) -> None:

@@ -11,7 +11,7 @@ from aviso_server.commands.notifications import publish, replay, watch
 from aviso_server.commands.pipeline import pipeline
 from aviso_server.commands.serve import serve
 from aviso_server.commands.sqlite_log import backup, log, restore
-from aviso_server.commands.subscription import subscription
+from aviso_server.commands.subscription_commands import subscription
 
 __all__ = ["main"]
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 import aviso_server.cli
-import aviso_server.server.process  # noqa: F401  # what `serve` imports
+import aviso_server.server.lifecycle  # noqa: F401  # what `serve` imports
 
 LONGEST = 1 << 20
 """Bytes of an order."""

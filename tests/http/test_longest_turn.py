@@ -21,7 +21,7 @@ from aviso_server.config.settings import Limits, Settings
 from aviso_server.http.exposition import MetricsApp
 from aviso_server.http.routes import ROUTES
 from aviso_server.log.memory import MemoryLog
-from aviso_server.server.process import look_for_cycles_rarely
+from aviso_server.server.lifecycle import look_for_cycles_rarely
 from aviso_server.server.wiring import make_service
 from tests.harness.patience import slowness
 from tests.http.test_linear_parsing import SAMPLES, Caller, Request, asking

@@ -23,7 +23,7 @@ from aviso_server.http.routing import Router
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.event_type import EventType
 from aviso_server.model.fields import FIELD_TYPES
-from aviso_server.server.process import look_for_cycles_rarely
+from aviso_server.server.lifecycle import look_for_cycles_rarely
 from aviso_server.server.watchdog import Watchdog
 from aviso_server.server.wiring import make_service
 from tests.harness import Server

@@ -58,7 +58,7 @@ def serve(file: Path | None, host: str | None, port: int | None, ready: Path | N
             given |= {f"{section}.kind": "jetstream", f"{section}.jetstream.nats_url": _start_broker(broker, stack)}
         settings = load_settings(file, given)
         # The server is imported late: it is heavy, and the other commands do without it.
-        from aviso_server.server.process import run
+        from aviso_server.server.lifecycle import run
 
         code = run(settings, ready)
     raise SystemExit(code)
@@ -71,7 +71,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _clear_ready_file(ready: Path) -> None:
-    from aviso_server.server.process import clear_ready_file
+    from aviso_server.server.lifecycle import clear_ready_file
 
     try:
         clear_ready_file(ready)

@@ -50,7 +50,7 @@ def subscription() -> None:
 @click.option("--batch", type=click.IntRange(1, 1000), default=1, help="Notifications in one request, at most.")
 @click.option("--binary", is_flag=True, help="Send attributes in headers instead of one JSON document.")
 @click.option("--public-key", is_flag=True, help="Sign with ed25519 instead of a shared secret.")
-@click.option("--park", is_flag=True, help="Keep what cannot be delivered as a dead letter and go on.")
+@click.option("--park", is_flag=True, help="Keep what cannot be delivered as a dead letter and continue.")
 @click.option("--max-attempts", type=click.IntRange(0, 1000), help="Before it is a dead letter; 0: any number.")
 @_options
 def create(

@@ -1,4 +1,4 @@
-"""The process of a server: start, limits of the system, signals, and the file that says where it listens."""
+"""The life of a server: start, limits of the system, signals, and the file that says where it listens."""
 
 from __future__ import annotations
 
