@@ -225,7 +225,7 @@ def schema(event_type: str | None, url: str | None, file: Path | None, as_json: 
     given = click.get_current_context().get_parameter_source("url")
     if given is ParameterSource.COMMANDLINE and file is not None:
         raise click.UsageError("--url and --config exclude each other")
-    schemas = Server(url).ask("GET", "/api/v1/schema", kind=_SchemaAnswer).schema if file is None else _from_file(file)
+    schemas = _from_file(file) if file is not None else _from_server(url)
     if event_type is not None and event_type not in schemas:
         near = difflib.get_close_matches(event_type, schemas, n=1)
         advice = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(schemas)) or 'none'}"
@@ -233,16 +233,22 @@ def schema(event_type: str | None, url: str | None, file: Path | None, as_json: 
     if as_json:
         print_json(schemas if event_type is None else schemas[event_type])
         return
+    names = [event_type] if event_type else sorted(schemas)
     if as_csv:
-        names = [event_type] if event_type else sorted(schemas)
         print_csv(("event_type", *_FIELD), [(name, *row) for name in names for row in _field_rows(schemas[name])])
         return
-    for place, name in enumerate([event_type] if event_type else sorted(schemas)):
-        if place:
+    for name in names:
+        if name != names[0]:
             click.echo()
-        _show_schema(name, schemas[name])
+        payload = "required" if (schemas[name].payload or {}).get("required") else "optional"
+        print_table(_FIELD, _field_rows(schemas[name]), title=f"{name} (payload {payload})")
     if not schemas:
         click.echo("No event types are configured.")
+
+
+def _from_server(url: str | None) -> dict[str, _SchemaDefinition]:
+    answer: _SchemaAnswer = Server(url).ask("GET", "/api/v1/schema", kind=_SchemaAnswer)
+    return answer.schema
 
 
 def _from_file(file: Path) -> dict[str, _SchemaDefinition]:
@@ -262,11 +268,6 @@ def _field_rows(definition: _SchemaDefinition) -> list[tuple[str, ...]]:
         required = "yes" if rules.get("required") else "no"
         rows.append((field, rules.get("type", ""), required, limits, rules.get("description") or ""))
     return rows
-
-
-def _show_schema(name: str, definition: _SchemaDefinition) -> None:
-    payload = "required" if (definition.payload or {}).get("required") else "optional"
-    print_table(_FIELD, _field_rows(definition), title=f"{name} (payload {payload})")
 
 
 def _plain(value: Any) -> str:

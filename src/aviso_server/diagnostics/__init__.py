@@ -9,7 +9,7 @@ from typing import TextIO
 
 from aviso_server.config.settings import Settings
 from aviso_server.diagnostics.log_records import RECENT, CallerFilter, Floodgate, JsonFormatter, TerminalFormatter
-from aviso_server.diagnostics.otlp import NOT_INSTALLED, OtlpHandler, TraceIds, otlp_handler
+from aviso_server.diagnostics.otlp import NOT_INSTALLED, OtlpHandler, TraceIds, make_exporter
 
 __all__ = ["NOT_INSTALLED", "configure", "finish"]
 
@@ -32,7 +32,7 @@ def configure(settings: Settings, stream: TextIO = sys.stdout) -> None:
     root.handlers[:] = [handler, RECENT]
     root.setLevel(LEVELS[settings.log_level])
     if settings.logging.otlp.enabled:
-        export = otlp_handler(settings.logging.otlp, settings.deployment)
+        export = OtlpHandler(make_exporter(settings.logging.otlp, "logs"), settings.deployment)
         export.addFilter(Floodgate())
         export.addFilter(CallerFilter())
         root.addHandler(export)

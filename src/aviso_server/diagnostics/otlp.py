@@ -10,7 +10,7 @@ from typing import Any, Literal
 from aviso_server.config.settings import Deployment, Otlp
 from aviso_server.diagnostics.log_records import HIDDEN, RECORDS, RecordCounts, attributes, clean, resource, severity
 
-__all__ = ["NOT_INSTALLED", "OtlpHandler", "TraceIds", "endpoint", "make_exporter", "otlp_handler"]
+__all__ = ["NOT_INSTALLED", "OtlpHandler", "TraceIds", "endpoint", "make_exporter"]
 
 NOT_INSTALLED = "logging.otlp needs packages that are not installed: pip install 'aviso-server[otlp]'"
 
@@ -35,17 +35,8 @@ def make_exporter(otlp: Otlp, signal: Literal["logs", "traces"]) -> Any:
     exporter = getattr(import_module(f"opentelemetry.exporter.otlp.proto.{otlp.protocol}.{module}"), name)
     address = endpoint(otlp, signal)
     options = {"insecure": address.startswith("http://")} if otlp.protocol == "grpc" else {}
-    return _counting(exporter(endpoint=address, timeout=_PATIENCE, **options), signal)
-
-
-def otlp_handler(otlp: Otlp, deployment: Deployment) -> OtlpHandler:
-    """Build a handler that exports records; raises ImportError without the extra."""
-    return OtlpHandler(make_exporter(otlp, "logs"), deployment)
-
-
-def _counting(exporter: Any, signal: str) -> Any:
-    """Make the exporter count every batch that it could not deliver."""
-    export = exporter.export
+    made = exporter(endpoint=address, timeout=_PATIENCE, **options)
+    export = made.export
 
     def counted(batch: Any) -> Any:
         delivered = False
@@ -57,8 +48,8 @@ def _counting(exporter: Any, signal: str) -> Any:
             if not delivered:
                 RECORDS.failed_exports[signal] += 1
 
-    exporter.export = counted
-    return exporter
+    made.export = counted
+    return made
 
 
 class OtlpHandler(logging.Handler):
@@ -74,7 +65,8 @@ class OtlpHandler(logging.Handler):
         # counted here: the processor drops the oldest of a full queue without telling how many
         self._free = threading.Semaphore(_MOST_WAITING)
         self._provider = LoggerProvider(Resource.create(dict(resource(deployment))), shutdown_on_exit=False)
-        self._exporter = _releasing(exporter, self._free)
+        self._exporter = exporter
+        self._export, exporter.export = exporter.export, self._release_and_export
         self._provider.add_log_record_processor(
             BatchLogRecordProcessor(self._exporter, max_queue_size=_MOST_WAITING, max_export_batch_size=_AT_ONCE)
         )
@@ -107,6 +99,11 @@ class OtlpHandler(logging.Handler):
             self._exporter.shutdown()
         super().close()
 
+    def _release_and_export(self, batch: Any) -> Any:
+        """Free a place in the queue for every record that the exporter takes."""
+        self._free.release(len(batch))
+        return self._export(batch)
+
     def _converted(self, record: logging.LogRecord, found: dict[str, Any]) -> Any:
         from opentelemetry._logs import LogRecord, SeverityNumber
         from opentelemetry.context import get_current
@@ -121,18 +118,6 @@ class OtlpHandler(logging.Handler):
             body=clean(record.getMessage()),
             attributes={**found, "code.namespace": record.name},
         )
-
-
-def _releasing(exporter: Any, free: threading.Semaphore) -> Any:
-    """Free a place in the queue for every record that the exporter takes."""
-    export = exporter.export
-
-    def released(batch: Any) -> Any:
-        free.release(len(batch))
-        return export(batch)
-
-    exporter.export = released
-    return exporter
 
 
 class TraceIds(logging.Filter):

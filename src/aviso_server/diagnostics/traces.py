@@ -9,21 +9,14 @@ from typing import Any
 
 from cachetools import FIFOCache
 
-from aviso_server.config.settings import Deployment, Otlp
+from aviso_server.config.settings import Deployment
 from aviso_server.diagnostics.log_records import resource
-from aviso_server.diagnostics.otlp import make_exporter
 from aviso_server.model.notification import Notification
 
-__all__ = ["Traces", "start_traces"]
-
+__all__ = ["Traces"]
 
 _MOST_REMEMBERED = 8192
 _PATIENCE = 5.0  # seconds for the last spans when the server stops
-
-
-def start_traces(otlp: Otlp, deployment: Deployment) -> Traces:
-    """Start traces that go to the collector; raises ImportError without the extra."""
-    return Traces(make_exporter(otlp, "traces"), deployment)
 
 
 class Traces:

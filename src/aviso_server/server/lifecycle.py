@@ -29,7 +29,8 @@ from aviso_server import __version__, diagnostics
 from aviso_server.config import shown
 from aviso_server.config.checks import mask_credentials
 from aviso_server.config.settings import Limits, Settings
-from aviso_server.diagnostics.traces import start_traces
+from aviso_server.diagnostics.otlp import make_exporter
+from aviso_server.diagnostics.traces import Traces
 from aviso_server.errors import LogError
 from aviso_server.http.app import App
 from aviso_server.http.connection import HttpConnection, limited_connection
@@ -161,7 +162,8 @@ async def _serve(settings: Settings, listening: socket.socket, ready: Path | Non
     if failure is not None:
         listening.close()
         return failure
-    traces = start_traces(settings.logging.otlp, settings.deployment) if settings.logging.otlp.traces else None
+    otlp = settings.logging.otlp
+    traces = Traces(make_exporter(otlp, "traces"), settings.deployment) if otlp.traces else None
     service = make_service(settings, log, archiving=archiving, traces=traces)
     try:
         async with AsyncExitStack() as beside:
