@@ -25,7 +25,7 @@ from aviso_server.http.response import Headers
 from aviso_server.model.event_type import Catalogue, EventType, GenericType
 from aviso_server.model.times import SECOND
 
-__all__ = ["ARCHIVE_JOB", "ArchiveJobToken", "Gate", "Jwks", "User", "unauthorized"]
+__all__ = ["ARCHIVE_JOB", "OUTCOMES", "ArchiveJobToken", "Gate", "User", "unauthorized"]
 
 logger = logging.getLogger(__name__)
 
@@ -453,7 +453,9 @@ def _reason(error: jwt.PyJWTError) -> str:
     return "it is malformed"
 
 
-_OUTCOMES = {401: "unauthorized", 403: "forbidden", 503: "service_unavailable"}
+_DENIED = {401: "unauthorized", 403: "forbidden", 503: "service_unavailable"}
+OUTCOMES = ("success", *_DENIED.values())
+"""The outcomes of checking credentials."""
 
 
 class Gate:
@@ -461,7 +463,7 @@ class Gate:
 
     def __init__(self, auth: Auth, streams: Mapping[str, StreamAuth], catalogue: Catalogue) -> None:
         self.mode = auth.mode
-        self.outcomes = dict.fromkeys(("success", *_OUTCOMES.values()), 0)  # of requests with credentials, for metrics
+        self.outcomes = dict.fromkeys(OUTCOMES, 0)  # of requests with credentials, for metrics
         self._outgoing = Outgoing(auth.timeout_ms / 1000)
         self._service = AuthService(auth.auth_o_tron_url, self._outgoing) if auth.mode == "direct" else None
         self._credentials: Callable[[str], str | None] = bearer_or_basic if self._service else bearer_token
@@ -480,7 +482,7 @@ class Gate:
             if admin_only and not user.admin:
                 raise forbidden("This needs a role that auth.admin_roles names")
         except HttpError as error:
-            self.outcomes[_OUTCOMES[error.status]] += 1
+            self.outcomes[_DENIED[error.status]] += 1
             _log_denied(error, request_id)
             raise
         self.outcomes["success"] += 1

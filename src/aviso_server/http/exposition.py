@@ -23,6 +23,7 @@ from aviso_server.delivery.hub import GENERIC
 from aviso_server.delivery.watcher import Watcher
 from aviso_server.diagnostics.log_records import RECORDS
 from aviso_server.errors import LogError, StreamUnusable
+from aviso_server.http.auth import OUTCOMES
 from aviso_server.http.body import Receive
 from aviso_server.http.ecpds import DECISIONS, FETCHES
 from aviso_server.http.request import new_request_id
@@ -154,7 +155,6 @@ _JOB_STATES = ("off", "starting", "running", "waiting", "stopped")
 _VERDICTS = ("none", "clean", "defects", "unchecked")
 _ROUTES = {"watch": "/api/v1/watch", "replay": "/api/v1/replay"}
 _AUTH_MODES = ("direct", "trusted_proxy")
-_AUTH_OUTCOMES = ("success", "unauthorized", "forbidden", "service_unavailable")
 
 
 def families(service: Service, streams: Mapping[str, StreamState]) -> Iterator[Metric]:
@@ -224,7 +224,7 @@ def _open_streams(service: Service) -> Samples:
 
 
 def _auth(service: Service) -> Samples:
-    outcomes = {(mode, outcome): 0 for mode in _AUTH_MODES for outcome in _AUTH_OUTCOMES}
+    outcomes = {(mode, outcome): 0 for mode in _AUTH_MODES for outcome in OUTCOMES}
     if service.gate is not None:
         outcomes |= {(service.gate.mode, outcome): count for outcome, count in service.gate.outcomes.items()}
     yield "aviso_auth_requests_total", outcomes
