@@ -157,6 +157,11 @@ def test_case_201_basic(api: Client, service: AuthOTron) -> None:
     assert asked.headers["authorization"] == header[0][1]
 
 
+def test_more_than_one_blank_after_the_scheme(api: Client, proxied: Client) -> None:
+    for client in (api, proxied):
+        assert watch(client, ANY, (("Authorization", f"Bearer   {token()}"),)).status == 200
+
+
 BAD_TOKENS = {
     "expired": lambda: token(lifetime=-65),
     "wrong secret": lambda: token(secret="another-secret-that-is-long-enough-to-be-one"),

@@ -140,7 +140,10 @@ def test_compact_keeps_other_scripts_and_plain_floats() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [("x", "x"), ("", ""), (5, "5"), (5.0, "5.0"), (1000.0, "1000.0"), (True, "true"), (False, "false")],
+    [
+        *(("x", "x"), ("", ""), (5, "5"), (5.0, "5.0"), (1000.0, "1000.0"), (True, "true"), (False, "false")),
+        *((1e15, "1000000000000000.0"), (1e16, "1e+16"), (-1.5e300, "-1.5e+300"), (1e-5, "0.00001"), (1e-6, "1e-6")),
+    ],
 )
 def test_scalars_as_text(value: object, text: str) -> None:
     assert identifier_text("step", value) == text

@@ -80,7 +80,7 @@ def sent_header(scope: Any) -> str | None:
 def bearer_or_basic(text: str) -> str | None:
     """Return the credentials to hand on with their scheme, `Bearer …` or `Basic …`; None for anything else."""
     scheme, _, rest = text.partition(" ")
-    return text if scheme.lower() in _SCHEMES and rest and rest[0] not in " \t" else None
+    return text if scheme.lower() in _SCHEMES and rest.strip(" \t") else None
 
 
 def bearer_token(text: str) -> str | None:

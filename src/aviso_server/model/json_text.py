@@ -122,7 +122,9 @@ def identifier_text(name: str, value: object) -> str:
     if value is False:
         return "false"
     if isinstance(value, int | float):
-        return _encoder.encode(value).decode()
+        text = _encoder.encode(value).decode()
+        # a positive exponent has its sign, in topics that other servers of this protocol write too
+        return text if "e" not in text or "e-" in text else text.replace("e", "e+")
     got = {type(None): "null", list: "an array", dict: "an object"}[type(value)]
     raise InvalidRequest(f"Field '{name}' must be a string, a number or a boolean; got {got}", field=name)
 
