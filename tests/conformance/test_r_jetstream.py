@@ -256,6 +256,19 @@ def test_case_235_on_the_wire(broker: LocalBroker, tmp_path: Path) -> None:
     assert headers["spatial_geometry"] == "[[52.5,13.4],[52.6,13.5],[52.5,13.6],[52.4,13.5],[52.5,13.4]]"
 
 
+def test_a_long_topic_is_the_subject_as_long_as_a_broker_takes_it(broker: LocalBroker, tmp_path: Path) -> None:
+    """0.13.1 reads the subject only; a polygon of fifty corners in `key_order` has more than 1,024 bytes."""
+    with serving(broker, tmp_path / "server") as server:
+        sent = [but(MARS, stream="x" * length) for length in (1_000, 3_900, 3_950, 5_000)]
+        for identifier in sent:
+            server.client.publish("mars", identifier)
+        seen = server.client.replay("mars", {"class": "od"}).notifications
+        assert [event["data"]["identifier"]["stream"] for event in seen] == [each["stream"] for each in sent]
+    subjects = [stored(broker.url, "MARS", sequence)[0] for sequence in (1, 2, 3, 4)]
+    assert [subject.split(".")[6] for subject in subjects[:2]] == ["x" * 1_000, "x" * 3_900]
+    assert [len(subject) < 100 for subject in subjects] == [False, False, True, True]
+
+
 @pytest.mark.parametrize("name", ["mars", "MARS", "Mars"])
 def test_case_236_wipe_in_any_case(broker: LocalBroker, tmp_path: Path, name: str) -> None:
     ask(broker.url, "STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["somebody.else.>"]})

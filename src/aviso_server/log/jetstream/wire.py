@@ -43,8 +43,9 @@ _SHAPES = ((b'"polygon":', "spatial_geometry"), (b'"point_cloud":', "spatial_poi
 _PLACEHOLDER = b"null"
 _POLYGON_TOKEN = "%5Fpolygon"  # in the place of a polygon in a topic that is not the subject
 
-# A broker reads commands line by line and word by word, 4096 bytes at most.
-_LONGEST_SUBJECT = 1024
+# A broker reads commands line by line, 4096 bytes at most; this leaves room for the rest of the line. Other servers
+# read the subject only, so a topic stands there whenever it can.
+_LONGEST_SUBJECT = 3968
 _BLANK = re.compile(r"[\x00-\x20\x7f]")
 _HEX_PAIR = re.compile(r"%([0-9A-Fa-f]{2})")
 _ALONE = "%5F"  # no topic has this token: the encoding of tokens never makes it
