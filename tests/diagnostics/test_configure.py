@@ -94,6 +94,21 @@ def test_requests(server: Server, operation: str, request_body: Any, event: str,
     assert (line["attributes"]["username"], line["attributes"]["auth_realm"]) == ("anonymous", "none")
 
 
+@pytest.mark.parametrize(
+    ("operation", "more", "event"),
+    [
+        ("notification", {}, "api.notification.processed"),
+        ("watch", {}, "api.watch.stream.established"),
+        ("replay", {"from_id": "1"}, "api.replay.stream.established"),
+    ],
+)
+def test_event_type_and_topic_are_for_people(server: Server, operation: str, more: Any, event: str) -> None:
+    answer = server.client.answer(operation, body("tide", {"port": "a.b*c"}, **more))
+    said = found(server, event, answer.header("x-request-id"))["attributes"]
+    assert said["event_type"] == "tide"
+    assert said["topic"] == "tides.a.b*c"
+
+
 def test_not_http(server: Server) -> None:
     with socket.create_connection((server.host, server.port), timeout=60) as client:
         client.sendall(b"hello\r\n\r\n")

@@ -26,6 +26,7 @@ from aviso_server.http.request import Request
 from aviso_server.http.response import Answer, Count, Processed, RequestId, Response
 from aviso_server.http.service import Service
 from aviso_server.log.base import Appended, BatchKey, Key, Keyed
+from aviso_server.model import topic as topics
 from aviso_server.model.event_type import MAX_PAYLOAD_DEPTH, EventType, GenericType
 from aviso_server.model.json_text import quoted
 from aviso_server.model.notification import Draft, Notification
@@ -179,7 +180,7 @@ async def publish(
     except LogError as error:
         raise _storage_failed(error, request.id) from None
     if alone is not None:
-        _log_processed(accepted[0].draft.topic, request.id)
+        _log_processed(accepted[0], request.id)
     outcomes: list[StoredItem | AcceptableItem | RefusedItem] = []
     appended = iter(stored)
     for place, each in enumerate(checked):
@@ -518,7 +519,12 @@ def _now(request: Request) -> str:
     return seconds_text(request.service.clock() // SECOND)
 
 
-def _log_processed(topic: str, request_id: str) -> None:
+def _log_processed(one: _Checked, request_id: str) -> None:
     if logger.isEnabledFor(logging.INFO) and (left_out := _PROCESSED.take()) is not None:
-        told = {"event": "api.notification.processed", "request_id": request_id, "topic": topic}
+        told = {
+            "event": "api.notification.processed",
+            "request_id": request_id,
+            "event_type": one.kind.of.name,
+            "topic": topics.display(one.draft.topic),
+        }
         logger.info("notification processed", extra={**told, "suppressed": left_out} if left_out else told)
