@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -217,6 +218,17 @@ class TestOnABroker(OwnBroker):
             for drafts in ([draft(1)], [draft(2), draft(3)]):
                 with pytest.raises(LogError, match="cannot be stored"):
                     await log.append_many(drafts)
+
+    @pytest.mark.long  # the log hopes for a broker for twelve seconds
+    @in_event_loop
+    async def test_first_use_of_a_stream_while_the_broker_is_away(self) -> None:
+        """Asking for the stream has patience enough: every attempt to publish does not start anew."""
+        async with opened(self.make(reconnect_delay_ms=50)) as log:
+            self.broker.kill()
+            began = time.monotonic()
+            with pytest.raises(LogUnavailable, match="not stored: there is no connection to the broker"):
+                await log.append(draft(1))
+            assert time.monotonic() - began < 40
 
     @in_event_loop
     async def test_when_the_broker_stays_away(self) -> None:

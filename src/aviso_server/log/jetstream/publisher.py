@@ -327,6 +327,10 @@ class Publisher:
         try:
             try:
                 atomic = (await self._streams.ensure(self._base)).atomic
+            except (NotReached, Unanswered) as error:  # it has asked as long as there was hope
+                for one in group:
+                    one.fail(LogUnavailable(f"not stored: {error}"))
+                return len(group)
             except LogError:
                 atomic = False  # storing tries again, and says why it fails
             if together or not atomic:
