@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from aviso_server.config.settings import Limits
 from aviso_server.counters import RequestTally
-from aviso_server.http.connection import LimitedConnection, limited_connection
+from aviso_server.http.connection import HttpConnection, limited_connection
 from aviso_server.http.limits import RequestLimits
 
 GOOD = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -73,7 +73,7 @@ class Application:
 class Line:
     """One connection, and the client's end of its socket."""
 
-    def __init__(self, connection: LimitedConnection, client: socket.socket) -> None:
+    def __init__(self, connection: HttpConnection, client: socket.socket) -> None:
         self.connection = connection
         self.client = client
         self.received = b""

@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 
 from aviso_server.config.settings import Limits, Settings, WatchEndpoint
 from aviso_server.http.app import App
-from aviso_server.http.connection import LimitedConnection, limited_connection
+from aviso_server.http.connection import HttpConnection, limited_connection
 from aviso_server.http.service import Service
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.event_type import EventType
@@ -126,13 +126,13 @@ def test_a_connection_leaves_nothing_behind() -> None:
 
 def test_a_kilobyte_of_each_connection_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bytes] = []
-    made = LimitedConnection.connection_made
+    made = HttpConnection.connection_made
 
-    def keep(connection: LimitedConnection, transport: Any) -> None:
+    def keep(connection: HttpConnection, transport: Any) -> None:
         kept.append(bytes(1024))
         made(connection, transport)
 
-    monkeypatch.setattr(LimitedConnection, "connection_made", keep)
+    monkeypatch.setattr(HttpConnection, "connection_made", keep)
     assert run_traced() > MOST_LEFT
 
 

@@ -65,7 +65,14 @@ class App:
             send = measured = Measured(service.tally, scope, send)
         try:
             service.limits.check_connections(scope, service.connections())
-            response = await self._handle(request)
+            self._router.find(request)
+            service.browsers.check(request)
+            if self._admitting and scope["path"].startswith(_API):
+                await self._admit(request)
+            if request.params:
+                self._router.decode(request)
+            response: Response | StreamingResponse
+            response = self._not_found(request) if request.route is None else await request.route.handler(request)
             await response.send(send, request.id)
         except HttpError as error:
             service.limits.note(error)
@@ -82,18 +89,6 @@ class App:
         finally:
             if measured is not None:
                 measured.finish()
-
-    async def _handle(self, request: Request) -> Response | StreamingResponse:
-        """Find the route of a request, see that the caller may use it, and call its handler."""
-        self._router.find(request)
-        self._service.browsers.check(request)
-        if self._admitting and request.scope["path"].startswith(_API):
-            await self._admit(request)
-        if request.route is None:
-            return self._not_found(request)
-        if request.params:
-            self._router.decode(request)
-        return await request.route.handler(request)
 
     def _not_found(self, request: Request) -> Response:
         """Build the 404: empty as the contract has it, with a hint for people who mistype a path of ours."""

@@ -63,16 +63,9 @@ class Browsers:
     def _objection(self, request: Request) -> str | None:
         """Return why a request is not answered; None if it is."""
         scope = request.scope
-        hosts: list[bytes] = []
-        origin: bytes | None = None
-        site: bytes | None = None
-        for name, value in scope["headers"]:
-            if name == b"host":
-                hosts.append(value)
-            elif name == b"origin":
-                origin = value
-            elif name == b"sec-fetch-site":
-                site = value
+        given = dict(scope["headers"])
+        origin, site = given.get(b"origin"), given.get(b"sec-fetch-site")
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
         if self._checks_host:
             for host in hosts:
                 if not self._is_called(host):

@@ -81,9 +81,7 @@ def _separators(text: bytes) -> int:
 def deeper_than(body: bytes, limit: int) -> bool:
     """Return True if arrays and objects nest more than `limit` levels deep in a valid JSON text."""
     # every level takes two brackets and their number bounds the depth: nearly every body passes without a look inside
-    if len(body) <= 2 * limit or (limit > 0 and body.find(b"{", 1) < 0 and body.find(b"[", 1) < 0):
-        return False
-    if _brackets(body) <= limit:
+    if len(body) <= 2 * limit or body.count(b"[") + body.count(b"{") <= limit:
         return False
     brackets = _STRING.sub(b"", body).translate(_ALIKE, _NO_BRACKETS)
     if len(brackets) - len(brackets.lstrip(b"[")) > limit:

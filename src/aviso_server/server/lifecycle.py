@@ -29,13 +29,14 @@ from aviso_server import __version__, diagnostics
 from aviso_server.config import shown
 from aviso_server.config.checks import mask_credentials
 from aviso_server.config.settings import Limits, Settings
+from aviso_server.counters import RequestTally
 from aviso_server.diagnostics.otlp import make_exporter
 from aviso_server.diagnostics.traces import Traces
 from aviso_server.errors import LogError
 from aviso_server.http.app import App
 from aviso_server.http.connection import HttpConnection, limited_connection
 from aviso_server.http.exposition import MetricsApp
-from aviso_server.http.limits import resident_bytes
+from aviso_server.http.limits import RequestLimits, resident_bytes
 from aviso_server.http.service import Service
 from aviso_server.log.base import Log
 from aviso_server.server.watchdog import Watchdog
@@ -330,7 +331,11 @@ async def _metrics_served(service: Service, listening: socket.socket) -> AsyncIt
     """Answer scrapes on this socket until the context is left."""
     server = _MetricsServer(
         uvicorn.Config(
-            MetricsApp(service), http=HttpConnection, **_UVICORN, limit_concurrency=64, timeout_graceful_shutdown=1
+            MetricsApp(service),
+            http=limited_connection(RequestLimits(service.settings.limits), RequestTally()),
+            **_UVICORN,
+            limit_concurrency=64,
+            timeout_graceful_shutdown=1,
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="metrics")

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from hashlib import blake2b
 from operator import itemgetter
 from time import perf_counter
@@ -85,6 +84,9 @@ class BatchPublished(Answer, frozen=True):
     outcomes: Annotated[list[StoredItem | AcceptableItem | RefusedItem], Meta(description="In the order of the batch.")]
 
 
+_Published = tuple["_Checked | RefusedItem", "_Outcome | None"]
+"""A notification, and what became of it; None if it was not stored."""
+
 _KEY_HEADER = b"idempotency-key"
 _REPLAYED = (b"idempotency-replayed", b"true")
 _OUTCOMES_AT_ONCE = 1000  # before other requests get their turn
@@ -98,12 +100,15 @@ async def notify(request: Request) -> Response:
     """
     body = await request.body()
     key = request.header(_KEY_HEADER)
-    [one] = await publish(request, [[await aside(body, decode_one, body)]], key, whole=True, alone=len(body))
-    assert isinstance(one, StoredItem)  # a refusal is raised
-    answer = Published(request_id=request.id, processed_at=_now(request))
-    if key is not None:
-        answer = msgspec.structs.replace(answer, sequence=one.sequence, id=one.id)
-    return Response.json(answer, headers=[_REPLAYED] if one.replayed is True else ())
+    runs = [[await aside(body, decode_one, body)]]
+    [(checked, stored)] = await publish(request, runs, key, whole=True, alone=len(body))
+    assert isinstance(checked, _Checked)  # a refusal is raised
+    assert isinstance(stored, Appended)
+    if key is None:
+        return Response.json(Published(request_id=request.id, processed_at=_now(request)))
+    name = f"{checked.event_type.name}@{stored.sequence}"
+    answer = Published(request_id=request.id, processed_at=_now(request), sequence=stored.sequence, id=name)
+    return Response.json(answer, headers=[_REPLAYED] if stored.repeated else ())
 
 
 async def notify_many(request: Request) -> Response:
@@ -125,7 +130,13 @@ async def notify_many(request: Request) -> Response:
     service.limits.check_batch(batch.size)
     service.tally.batch_sizes.observe(batch.size)
     key, whole = request.header(_KEY_HEADER), asked["all_or_nothing"]
-    outcomes = await publish(request, batch.runs(), key, whole, dry_run=asked["dry_run"])
+    outcomes: list[StoredItem | AcceptableItem | RefusedItem] = []
+    for place, (one, stored) in enumerate(
+        await publish(request, batch.runs(), key, whole, dry_run=asked["dry_run"]), 1
+    ):
+        if place % _OUTCOMES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        outcomes.append(one if isinstance(one, RefusedItem) else _item(one, stored))
     replayed = sum(isinstance(one, StoredItem) and one.replayed is True for one in outcomes)
     refused = sum(isinstance(one, RefusedItem) for one in outcomes)
     answer = BatchPublished(
@@ -147,47 +158,61 @@ async def publish(
     whole: bool,
     alone: int | None = None,
     dry_run: bool = False,
-) -> list[StoredItem | AcceptableItem | RefusedItem]:
+) -> Sequence[_Published]:
     """Check notifications, store them and return what became of each, once it is safe.
 
     `runs` are decoded notifications, or errors in their place. `whole` is all or nothing. A notification that comes
     alone, in a body of so many bytes, has its refusal raised instead of returned. A dry run stores and counts nothing.
     """
-    service, checker = request.service, _Checker(request, alone, dry_run)
-    checked: list[_Checked | RefusedItem] = []
+    traces = request.service.traces
     try:
-        with _UNTRACED if service.traces is None else service.traces.publish(request.scope, request.id):
-            for run in runs:
-                if checked:
-                    await asyncio.sleep(0)  # other requests get their turn
-                checked += checker.check_run(run)
-            accepted = [one for one in checked if type(one) is _Checked]
-            if whole and len(accepted) < len(checked):
-                raise _batch_refused(checked)
-            if dry_run:
-                if key is not None:
-                    _header_key(key)  # refused in earnest too
-                return [AcceptableItem() if isinstance(one, _Checked) else one for one in checked]
-            try:
-                keys = _keys(request, key, checked, alone is not None) if checker.keyed or key is not None else None
-                stored = await _store(service, [one.draft for one in accepted], keys, whole)
-            except (RequestError, LogError):
-                for one in accepted:
-                    checker.count(one.kind.label, "error")
-                raise
+        if traces is None:
+            return await _publish(request, runs, key, whole, alone, dry_run)
+        with traces.publish(request.scope, request.id):
+            return await _publish(request, runs, key, whole, alone, dry_run)
     except RequestError as error:
         raise http_error(error, NOTIFY) from None
     except LogError as error:
         raise _storage_failed(error, request.id) from None
+
+
+async def _publish(
+    request: Request, runs: Iterable[Sequence[Any]], key: bytes | None, whole: bool, alone: int | None, dry_run: bool
+) -> Sequence[_Published]:
+    checker, tally = _Checker(request, alone, dry_run), request.service.tally
+    checked: list[_Checked | RefusedItem] = []
+    for run in runs:
+        if checked:
+            await asyncio.sleep(0)  # other requests get their turn
+        checked += checker.check_run(run)
+    accepted = [one for one in checked if type(one) is _Checked]
+    if whole and len(accepted) < len(checked):
+        raise _batch_refused(checked)
+    if dry_run:
+        if key is not None:
+            _header_key(key)  # refused in earnest too
+        return [(one, None) for one in checked]
+    try:
+        keys = _keys(request, key, checked, alone is not None) if checker.keyed or key is not None else None
+        stored = await _store(request.service, [one.draft for one in accepted], keys, whole)
+    except (RequestError, LogError):
+        for one in accepted:
+            tally.notifications[one.label, "error"] += 1
+        raise
+    for one, outcome in zip(accepted, stored, strict=True):
+        label = one.label
+        if not isinstance(outcome, Appended):
+            tally.notifications[label, "error"] += 1
+            continue
+        tally.notifications[label, "success"] += 1
+        if outcome.repeated:
+            tally.replayed[label] += 1
     if alone is not None:
         _log_processed(accepted[0], request.id)
-    outcomes: list[StoredItem | AcceptableItem | RefusedItem] = []
-    appended = iter(stored)
-    for place, each in enumerate(checked):
-        if place and place % _OUTCOMES_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        outcomes.append(each if isinstance(each, RefusedItem) else checker.outcome(each, next(appended)))
-    return outcomes
+    if len(accepted) == len(checked):
+        return list(zip(checked, stored, strict=True))
+    left = iter(stored)
+    return [(one, next(left) if type(one) is _Checked else None) for one in checked]
 
 
 # Checking
@@ -196,31 +221,32 @@ async def publish(
 _Outcome = Appended | KeyRefused | LogError
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    """An event type of this request, and why the caller may not publish it."""
-
-    of: EventType | GenericType
-    label: str  # in metrics
-    denied: HttpError | None
-
-
 class _Checked(msgspec.Struct, frozen=True, gc=False):
     """A notification that can be stored."""
 
     draft: Draft
-    kind: _Kind
+    event_type: EventType | GenericType
     key: str | None
 
+    @property
+    def label(self) -> str:
+        """The event type in metrics."""
+        return _label(self.event_type)
 
-_MAX_KINDS = 1024  # event types that are remembered while a batch is checked
+
+def _label(event_type: EventType | GenericType) -> str:
+    return GENERIC if event_type.generic else event_type.name
+
+
+_MAX_EVENT_TYPES = 1024  # event types that are remembered while a batch is checked
 _KEY_MEMBER = "idempotency_key"
 _event_type, _identifier, _payload = itemgetter("event_type"), itemgetter("identifier"), itemgetter("payload")
 
 
 class _Checker:
-    """Checks the notifications of one request and counts what comes of them."""
+    """Checks the notifications of one request and counts those that it refuses."""
 
-    __slots__ = ("_alone", "_dry_run", "_kinds", "_limits", "_request", "keyed", "service")
+    __slots__ = ("_alone", "_denied", "_dry_run", "_event_types", "_limits", "_request", "keyed", "service")
 
     def __init__(self, request: Request, alone: int | None, dry_run: bool) -> None:
         self.service = request.service
@@ -228,26 +254,9 @@ class _Checker:
         self._request = request
         self._alone = alone
         self._dry_run = dry_run
-        self._kinds: dict[str, _Kind] = {}
+        self._event_types: dict[str, EventType | GenericType] = {}
+        self._denied: dict[str, HttpError] = {}  # why the caller may not publish an event type
         self._limits = request.service.settings.limits
-
-    def count(self, label: str, status: NotificationStatus, count: int = 1) -> None:
-        """Count notifications of an event type."""
-        if not self._dry_run:
-            self.service.tally.notifications[label, status] += count
-
-    def outcome(self, one: _Checked, appended: _Outcome) -> StoredItem | RefusedItem:
-        """Count and tell what became of a notification that was acceptable."""
-        kind = one.kind
-        if not isinstance(appended, Appended):
-            self.count(kind.label, "error")
-            return _refused(appended)
-        self.count(kind.label, "success")
-        name = f"{kind.of.name}@{appended.sequence}"
-        if not appended.repeated:
-            return StoredItem(appended.sequence, name)
-        self.service.tally.replayed[kind.label] += 1
-        return StoredItem(appended.sequence, name, True)
 
     def check_run(self, run: Sequence[Any]) -> Sequence[_Checked | RefusedItem]:
         """Check some notifications: together if they are alike and all acceptable, else one by one."""
@@ -262,16 +271,18 @@ class _Checker:
             if len(names) != 1 or set(map(type, identifiers)) != {dict} or "point" in identifiers[0]:
                 return None
             name = names.pop()
-            kind = self._kind(name) if type(name) is str else None
-            drafts = None if kind is None or kind.denied is not None else kind.of.check_all(identifiers, payloads)
+            if type(name) is not str:
+                return None
+            event_type = self._find(name)
+            drafts = None if name in self._denied else event_type.check_all(identifiers, payloads)
         except (KeyError, TypeError, RequestError):  # a member is not there, or its value is no text
             return None
-        if kind is None or drafts is None:
+        if drafts is None:
             return None
         largest = max([len(draft.identifier) + len(draft.payload) for draft in drafts])
         if largest > min(self._limits.max_body_bytes, self._limits.max_identifier_bytes):
             return None
-        return [_Checked(draft, kind, None) for draft in drafts]
+        return [_Checked(draft, event_type, None) for draft in drafts]
 
     def _check(self, members: Any) -> _Checked | RefusedItem:
         """Check one notification in the contract's order."""
@@ -283,51 +294,58 @@ class _Checker:
                 key = _key_text(members.pop(_KEY_MEMBER))
                 self.keyed = True
             request = read_request(members)
-            kind = self._kind(request.event_type)
-            label = kind.label
+            event_type = self._find(request.event_type)
+            label = _label(event_type)
             check_publishable(request)
-            if kind.denied is not None:
-                raise kind.denied
+            if request.event_type in self._denied:
+                raise self._denied[request.event_type]
             if alone is not None:
                 self.service.limits.check_identifier(request.identifier, alone)
-            draft = kind.of.check(request.identifier, request.payload)
+            draft = event_type.check(request.identifier, request.payload)
             if alone is None:
                 self._check_size(draft)
         except RequestError as error:
-            self.count(label, "rejected" if isinstance(error, UnknownEventType) else "error")
+            self._count(label, "rejected" if isinstance(error, UnknownEventType) else "error")
             self.service.limits.note_invalid(error)
             if alone is None:
                 return _refused(error)
             if not isinstance(error, InvalidRequest) or label == UNKNOWN:
                 raise
-            raise http_error(error, NOTIFY, kind.of.publishing_faults(request.identifier, request.payload)) from None
+            faults = event_type.publishing_faults(request.identifier, request.payload)
+            raise http_error(error, NOTIFY, faults) from None
         except HttpError as error:
-            self.count(label, "rejected" if error.status in (401, 403) else "error")
+            self._count(label, "rejected" if error.status in (401, 403) else "error")
             if alone is not None or error.status != 403:
                 raise
             return RefusedItem(error.code or "", "event_type", error.message)
         except RecursionError:
             if alone is not None:
                 raise
-            self.count(label, "error")
+            self._count(label, "error")
             message = f"Field 'payload' nests deeper than {MAX_PAYLOAD_DEPTH} levels"
             return _refused(InvalidRequest(message, field="payload"))
-        return _Checked(draft, kind, key)
+        return _Checked(draft, event_type, key)
 
-    def _kind(self, name: str) -> _Kind:
-        known = self._kinds.get(name)
+    def _count(self, label: str, status: NotificationStatus) -> None:
+        if not self._dry_run:
+            self.service.tally.notifications[label, status] += 1
+
+    def _find(self, name: str) -> EventType | GenericType:
+        """Return an event type; note in `_denied` if the caller may not publish it."""
+        known = self._event_types.get(name)
         if known is not None:
             return known
-        event_type, denied = self.service.catalogue.find(name), None
+        event_type = self.service.catalogue.find(name)
+        if len(self._event_types) >= _MAX_EVENT_TYPES:
+            self._event_types.clear()
+            self._denied.clear()
+        self._event_types[name] = event_type
         if self.service.gate is not None:
             try:
                 self.service.gate.allow(event_type, self._request.user, "write", self._request.id)
             except HttpError as error:
-                denied = error
-        found = _Kind(event_type, GENERIC if event_type.generic else event_type.name, denied)
-        if len(self._kinds) < _MAX_KINDS:
-            self._kinds[name] = found
-        return found
+                self._denied[name] = error
+        return event_type
 
     def _check_size(self, draft: Draft) -> None:
         size = len(draft.identifier) + len(draft.payload)
@@ -343,6 +361,16 @@ def _refused(error: RequestError | LogError) -> RefusedItem:
         return RefusedItem("NOTIFICATION_STORAGE_FAILED", None, f"The notification could not be stored: {error}")
     field = "event_type" if isinstance(error, UnknownEventType) else error.field
     return RefusedItem(http_error(error, NOTIFY).code or "", field, error.message)
+
+
+def _item(checked: _Checked, outcome: _Outcome | None) -> StoredItem | AcceptableItem | RefusedItem:
+    """Tell what became of an acceptable notification; None is the outcome of a dry run."""
+    if outcome is None:
+        return AcceptableItem()
+    if not isinstance(outcome, Appended):
+        return _refused(outcome)
+    name = f"{checked.event_type.name}@{outcome.sequence}"
+    return StoredItem(outcome.sequence, name, True) if outcome.repeated else StoredItem(outcome.sequence, name)
 
 
 _MAX_FAULTS = 100  # that are listed when a whole batch is refused
@@ -433,7 +461,6 @@ def _digest(parts: Any) -> bytes:
 
 # Storing
 
-_UNTRACED = nullcontext()
 _MAX_TOGETHER = 1000  # drafts of one stream that every log can store together
 _RUNS_AT_ONCE = 256  # of different streams: more would hold the event loop
 _TRACED_AT_ONCE = 128
@@ -441,26 +468,20 @@ _TRACED_AT_ONCE = 128
 
 async def _store(service: Service, drafts: Sequence[Draft], keys: _Keys | None, whole: bool) -> Sequence[_Outcome]:
     """Store notifications; a key of the batch that was used before refuses all."""
-    store, traces = service.store, service.traces
-    streams = {draft.stream for draft in drafts}
-    if whole and len(drafts) > 1 and not await store.indivisible(drafts):
+    traces = service.traces
+    if whole and len(drafts) > 1 and not await service.store.indivisible(drafts):
         raise InvalidRequest(
             f"Parameter 'all_or_nothing': this server's log stores up to {_MAX_TOGETHER} notifications of one event "
-            f"type so; the batch has {len(drafts)} of {len(streams)}",
+            f"type so; the batch has {len(drafts)} of {len({draft.stream for draft in drafts})}",
             field="all_or_nothing",
         )
     began, failed = perf_counter(), True
     try:
-        with _UNTRACED if traces is None else traces.commit(", ".join(sorted(streams)), service.log.kind):
-            outcomes: Sequence[_Outcome]
-            if keys is not None:
-                outcomes = await store.append_keyed(keys[0], whole or keys[1] is not None, keys[1])
-            elif len(drafts) == 1:
-                outcomes = [Appended((await store.append(drafts[0])).sequence)]
-            elif whole or (len(streams) == 1 and len(drafts) <= _MAX_TOGETHER):
-                outcomes = [Appended(one.sequence) for one in await store.append_many(drafts)]
-            else:
-                outcomes = await _append_by_stream(store, drafts)
+        if traces is None:
+            outcomes = await _append(service.store, drafts, keys, whole)
+        else:
+            with traces.commit(", ".join(sorted({draft.stream for draft in drafts})), service.log.kind):
+                outcomes = await _append(service.store, drafts, keys, whole)
         failed = False
     finally:
         service.operations.count("publish", perf_counter() - began, failed)
@@ -471,6 +492,16 @@ async def _store(service: Service, drafts: Sequence[Draft], keys: _Keys | None, 
             if isinstance(outcome, Appended) and not outcome.repeated:
                 traces.stored(draft.stream, outcome.sequence)
     return outcomes
+
+
+async def _append(store: Store, drafts: Sequence[Draft], keys: _Keys | None, whole: bool) -> Sequence[_Outcome]:
+    if keys is not None:
+        return await store.append_keyed(keys[0], whole or keys[1] is not None, keys[1])
+    if len(drafts) == 1:
+        return [Appended((await store.append(drafts[0])).sequence)]
+    if whole or (len(drafts) <= _MAX_TOGETHER and len({draft.stream for draft in drafts}) == 1):
+        return [Appended(one.sequence) for one in await store.append_many(drafts)]
+    return await _append_by_stream(store, drafts)
 
 
 async def _append_by_stream(store: Store, drafts: Sequence[Draft]) -> Sequence[_Outcome]:
@@ -524,7 +555,7 @@ def _log_processed(one: _Checked, request_id: str) -> None:
         told = {
             "event": "api.notification.processed",
             "request_id": request_id,
-            "event_type": one.kind.of.name,
+            "event_type": one.event_type.name,
             "topic": topics.display(one.draft.topic),
         }
         logger.info("notification processed", extra={**told, "suppressed": left_out} if left_out else told)
