@@ -57,7 +57,17 @@ from aviso_server.log.sqlite.files import (
 from aviso_server.log.sqlite.ledger import Ledger
 from aviso_server.log.sqlite.reader import SqliteReader, handy_batch
 from aviso_server.log.sqlite.transaction import KeyedAppend, SaveRecords, load_records
-from aviso_server.log.sqlite.writer import Advance, Append, Checkpoints, CommitOutcome, Remove, Wipe, Work, Writer
+from aviso_server.log.sqlite.writer import (
+    Advance,
+    Append,
+    AppendMany,
+    Checkpoints,
+    CommitOutcome,
+    Remove,
+    Wipe,
+    Work,
+    Writer,
+)
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["SqliteLog"]
@@ -144,14 +154,14 @@ class SqliteLog:
             future = asyncio.get_running_loop().create_future()
             future.set_exception(refused)
             return future
-        self._submit(Append((draft,), future, True))
+        self._submit(Append(draft, future))
         return future
 
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         if not drafts:
             return []
         future = self._promise(len(drafts))
-        self._submit(Append(tuple(drafts), future, False))
+        self._submit(AppendMany(tuple(drafts), future))
         notifications: Sequence[Notification] = await future
         return notifications
 

@@ -205,7 +205,7 @@ class StreamTable:
 
     def _insert(self, notifications: Sequence[Notification]) -> None:
         """Insert notifications whose sequences follow each other without a gap."""
-        boxed = any(one.box is not None for one in notifications)
+        boxed = [one.box for one in notifications].count(None) < len(notifications)
         for start in range(0, len(notifications), ROWS_PER_INSERT):
             run = notifications[start : start + ROWS_PER_INSERT]
             topics = [one.topic for one in run]
@@ -326,8 +326,8 @@ class StreamTables:
 
     def of(self, stream: str) -> StreamTable:
         """Return the stream's table, made if it is new."""
-        table = self.touched.get(stream) or self.existing(stream)
-        if table is None:
+        table = self.touched.get(stream)
+        if table is None and (table := self.existing(stream)) is None:
             entry = create_stream(self._connection, stream)
             table = self._open(entry)
             self._index(entry)

@@ -35,7 +35,7 @@ from aviso_server.log.sqlite.transaction import (
 )
 from aviso_server.model.notification import Draft, Notification
 
-__all__ = ["Advance", "Append", "Checkpoints", "CommitOutcome", "Remove", "Wipe", "Work", "Writer"]
+__all__ = ["Advance", "Append", "AppendMany", "Checkpoints", "CommitOutcome", "Remove", "Wipe", "Work", "Writer"]
 
 TRIM_SECONDS = 1.0
 TRIM_ROWS = 20_000  # removed at most in one transaction, so that publishers never wait long
@@ -46,11 +46,17 @@ _logger = logging.getLogger(__name__)
 
 
 class Append(msgspec.Struct, gc=False):
-    """Store these, all or none; the answer is one notification or the list of them."""
+    """Store one notification; the answer is the notification."""
+
+    draft: Draft
+    future: asyncio.Future[Any]
+
+
+class AppendMany(msgspec.Struct, gc=False):
+    """Store these, all or none; the answer is the list of them."""
 
     drafts: Sequence[Draft]
     future: asyncio.Future[Any]
-    single: bool
 
 
 class Remove(msgspec.Struct, gc=False):
@@ -76,7 +82,7 @@ class Advance(msgspec.Struct, gc=False):
     future: asyncio.Future[Any]
 
 
-Work = Append | KeyedAppend | Remove | Wipe | Advance | SaveRecords
+Work = Append | AppendMany | KeyedAppend | Remove | Wipe | Advance | SaveRecords
 _Answers = list[tuple[asyncio.Future[Any], Any]]
 
 
@@ -217,8 +223,10 @@ class Writer:
         keys: KeyTable | None = None
         for one in work:
             if isinstance(one, Append):
-                stored = tables.add_all(one.drafts)
-                answers.append((one.future, stored[0] if one.single else stored))
+                answers.append((one.future, tables.of(one.draft.stream).add(one.draft)))
+                continue
+            if isinstance(one, AppendMany):
+                answers.append((one.future, tables.add_all(one.drafts)))
                 continue
             if isinstance(one, KeyedAppend):
                 if keys is None:
@@ -406,8 +414,12 @@ def _failed(work: Sequence[Work], error: LogError) -> CommitOutcome:
 
 def _drafts_of(work: Sequence[Work]) -> int:
     """Count the notifications in this work."""
-    return sum(
-        len(one.drafts) if isinstance(one, Append) else len(one.entries)
-        for one in work
-        if isinstance(one, Append | KeyedAppend)
-    )
+    count = 0
+    for one in work:
+        if isinstance(one, Append):
+            count += 1
+        elif isinstance(one, AppendMany):
+            count += len(one.drafts)
+        elif isinstance(one, KeyedAppend):
+            count += len(one.entries)
+    return count
