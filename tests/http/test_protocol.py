@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -150,6 +152,24 @@ def test_an_offer_of_another_protocol_is_ignored_wherever_the_bytes_are_cut(requ
             await each.read_until(expected)
 
     run(scene())
+
+
+def test_a_connection_that_has_gone_is_freed_at_once() -> None:
+    async def scene() -> None:
+        async with line(Application()) as each:
+            await each.exchange(GOOD)
+            await each.read_until(b"[POST /a hello]")
+            gone = weakref.ref(each.connection)
+        del each
+        async with asyncio.timeout(60):
+            while gone() is not None:
+                await asyncio.sleep(0.001)
+
+    gc.disable()  # circles would wait for it
+    try:
+        run(scene())
+    finally:
+        gc.enable()
 
 
 def test_offers_in_a_row_in_one_read() -> None:

@@ -287,6 +287,8 @@ class HttpConnection(asyncio.Protocol):
         self.resume_writing()
         if self.answering is not None:
             self.answering.disconnect()
+        self.answering = self._receiving = None  # circles would stay until the next full collection
+        del self.parser
 
     def pause_writing(self) -> None:
         """Have answers wait: the client does not read."""
@@ -452,11 +454,11 @@ class HttpConnection(asyncio.Protocol):
         # what follows CONNECT may be anything
         keep_alive = version != "1.0" and parser.should_keep_alive() and not upgrade
         self._receiving = Exchange(self, scope, keep_alive, self._expects_continue)
-        if self._answer_due:
+        if self.answering is None or self.answering.complete:
+            self._answer(self._receiving)
+        else:
             self.pipeline.append(self._receiving)
             self._stop_reading()
-        else:
-            self._answer(self._receiving)
 
     def on_body(self, body: bytes) -> None:
         """Hand over a part of the body, and read no more while the application has a lot of it."""
