@@ -254,10 +254,7 @@ def read_request(members: Any, more: Sequence[str] = ()) -> RequestBody:
         if name in _OPTIONAL_TEXTS and not isinstance(members.get(name), str | None):
             example = '"42"' if name.endswith("_id") else '"2025-01-15T10:00:00Z"'
             raise _wrong_shape(f"'{name}' must be a string, such as {example}, or null")
-    get = members.get
-    return RequestBody(
-        event_type, identifier, get("from_id"), get("from_date"), get("to_id"), get("to_date"), get("payload")
-    )
+    return RequestBody(event_type, identifier, *map(members.get, MEMBERS[2:]))
 
 
 def check_publishable(request: RequestBody) -> None:

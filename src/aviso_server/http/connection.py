@@ -42,21 +42,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_chunked",
-        "_connection",
-        "_head",
-        "_news",
-        "_waiter",
-        "body",
-        "complete",
-        "disconnected",
-        "expects_continue",
-        "keep_alive",
-        "more_body",
-        "scope",
-        "started",
-        "task",
-    )
+        "_chunked", "_connection", "_head", "_news", "_waiter", "body", "complete", "disconnected", "expects_continue",
+        "keep_alive", "more_body", "scope", "started", "task",
+    )  # fmt: skip
 
     def __init__(
         self, connection: HttpConnection, scope: dict[str, Any], keep_alive: bool, expects_continue: bool

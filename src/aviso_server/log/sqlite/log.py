@@ -14,6 +14,7 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -443,25 +444,16 @@ class _Records:
         return await self._log.load_records("", after)
 
 
+@dataclass(slots=True)
 class _Opened:
     """What an open log holds on to."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        connection: sqlite3.Connection,
-        writer: Writer,
-        reader: SqliteReader,
-        checkpoints: Checkpoints,
-        wal: WriteAheadFile,
-        ledger: Ledger,
-    ) -> None:
-        self.loop = loop
-        self.connection = connection
-        self.checkpoints = checkpoints
-        self.wal = wal
-        self.ledger = ledger
-        self.writer = writer
-        self.reader = reader
-        self.closing = False
-        self.closed: asyncio.Future[None] | None = None
+    loop: asyncio.AbstractEventLoop
+    connection: sqlite3.Connection
+    writer: Writer
+    reader: SqliteReader
+    checkpoints: Checkpoints
+    wal: WriteAheadFile
+    ledger: Ledger
+    closing: bool = False
+    closed: asyncio.Future[None] | None = None

@@ -11,7 +11,7 @@ import asyncio
 import sqlite3
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -40,12 +40,12 @@ SCAN_SEQUENCES = 65_536  # with a box, one read looks at so many sequences at mo
 
 T = TypeVar("T")
 
-_IDENTIFIERS, _PAYLOADS, _TIMES, _SEQUENCES = (
-    f"group_concat({name}, '{SEPARATOR}') || '{SEPARATOR}'" for name in ("identifier", "payload", "time", "sequence")
-)
+_JOINED = {
+    name: f"CAST(group_concat({name}, '{SEPARATOR}') || '{SEPARATOR}' AS BLOB)"
+    for name in ("identifier", "payload", "time", "sequence", "topic")
+}
+_JOINED["box"] = f"CAST(group_concat(ifnull(hex(box), ''), '{SEPARATOR}') || '{SEPARATOR}' AS BLOB)"
 _JOINED_SUMS = "CAST(group_concat(sums, '') AS BLOB)"
-_JOINED_TOPICS = f"CAST(group_concat(topic, '{SEPARATOR}') || '{SEPARATOR}' AS BLOB)"
-_JOINED_BOXES = f"CAST(group_concat(ifnull(hex(box), ''), '{SEPARATOR}') || '{SEPARATOR}' AS BLOB)"
 _COLUMNS = "sequence, time, sums, topic, identifier, payload, box"
 _END = SEPARATOR.encode()
 _NOWHERE = "F" * 64  # a box of no numbers: it overlaps none
@@ -173,20 +173,17 @@ def _read_gapless(
     (first_time, first), (last_time, last) = rows[0], rows[-1]
     # Times never fall as sequences rise, so the ends of the range tell whether all have one.
     time = first_time if first_time == last_time and isinstance(first_time, int) else None
-    columns = f"{_IDENTIFIERS} || {_PAYLOADS}" + (f" || {_TIMES}" if time is None else "")
     source = f"{entry.table} NOT INDEXED WHERE sequence BETWEEN ? AND ?"
-    count, joined, every_topic, boxes = connection.execute(
-        f"SELECT count(*), CAST({columns} AS BLOB), {_JOINED_TOPICS if topics else 'NULL'}, "
-        f"{_JOINED_BOXES if entry.boxed else 'NULL'} FROM {source}",
-        (start, end),
-    ).fetchone()
+    names = ["identifier", "payload"]
+    names += [name for name, wanted in (("time", time is None), ("topic", topics), ("box", entry.boxed)) if wanted]
+    count, joined, _ = _read_joined(connection, source, [start, end], names)
     if count != end - start + 1:
         return None
     try:
         whole = []
         if start >= entry.checked_from:
             whole = [_Chain(0, count, unpack_sums(first, start)[0], unpack_sums(last, end)[1])]
-        return _split(count, joined, every_topic, boxes, lambda _: whole, start, time)
+        return _split(count, joined, lambda _: whole, start, time)
     except (ValueError, struct.error):
         return _one_by_one(connection, file, entry, source, [start, end])
 
@@ -195,12 +192,8 @@ def _read_numbered(
     connection: sqlite3.Connection, file: Path, entry: Entry, source: str, values: list[Any], topics: bool = True
 ) -> Sequence[Notification]:
     """Read rows that need not follow each other."""
-    columns = f"{_IDENTIFIERS} || {_PAYLOADS} || {_TIMES} || {_SEQUENCES}"
-    count, sums, joined, every_topic, boxes = connection.execute(
-        f"SELECT count(*), {_JOINED_SUMS}, CAST({columns} AS BLOB), {_JOINED_TOPICS if topics else 'NULL'}, "
-        f"{_JOINED_BOXES} FROM {source}",
-        values,
-    ).fetchone()
+    names = ["identifier", "payload", "time", "sequence", "box", *(["topic"] if topics else [])]
+    count, joined, sums = _read_joined(connection, source, values, names, _JOINED_SUMS)
     if not count:
         return ()
 
@@ -208,9 +201,20 @@ def _read_numbered(
         return _chains(sums, numbers) if numbers[0] >= entry.checked_from else ()
 
     try:
-        return _split(count, joined, every_topic, boxes, chains)
+        return _split(count, joined, chains)
     except (ValueError, struct.error):
         return _one_by_one(connection, file, entry, source, values)
+
+
+def _read_joined(
+    connection: sqlite3.Connection, source: str, values: Sequence[Any], names: Sequence[str], sums: str = "NULL"
+) -> tuple[int, dict[str, bytes], bytes | None]:
+    """Return how many rows there are, their columns, each joined by itself, and their checksums."""
+    columns = ", ".join([_JOINED[name] for name in names])
+    count, sums_found, *found = connection.execute(
+        f"SELECT count(*), {sums}, {columns} FROM {source}", values
+    ).fetchone()
+    return count, dict(zip(names, found, strict=True)), sums_found
 
 
 def _read_overlapping(
@@ -219,7 +223,7 @@ def _read_overlapping(
     """Read those of a range whose boxes overlap another one. The boxes of all are verified, so none is hidden."""
     source = f"{entry.table} NOT INDEXED WHERE sequence BETWEEN ? AND ?"
     count, sums, numbers, boxes = connection.execute(
-        f"SELECT count(*), {_JOINED_SUMS}, CAST(group_concat(sequence, ',') AS TEXT), {_JOINED_BOXES} FROM {source}",
+        f"SELECT count(*), {_JOINED_SUMS}, CAST(group_concat(sequence, ',') AS TEXT), {_JOINED['box']} FROM {source}",
         (start, end),
     ).fetchone()
     sequences = [int(number) for number in numbers.split(",")] if count else []
@@ -317,64 +321,55 @@ def _verify(part: _Chain, column: str, data: bytes | memoryview) -> None:
         raise ValueError(f"{column}: not as it was stored")
 
 
-def _values(part: _Chain, joined: bytes, ends: np.ndarray[Any, Any], offset: int = 0) -> memoryview:
-    """Return the values of a chain, and their separators, out of joined ones that begin at an offset."""
-    place = offset + part.start
-    start = int(ends[place - 1]) + 1 if place else 0
-    return memoryview(joined)[start : int(ends[offset + part.end - 1]) + 1]
+def _values(part: _Chain, joined: bytes, ends: np.ndarray[Any, Any]) -> memoryview:
+    """Return the values of a chain, and their separators, out of joined ones."""
+    start = int(ends[part.start - 1]) + 1 if part.start else 0
+    return memoryview(joined)[start : int(ends[part.end - 1]) + 1]
 
 
 def _split(
     count: int,
-    joined: bytes,
-    topics: bytes | None,
-    boxes: bytes | None,
+    joined: Mapping[str, bytes],
     find_chains: Callable[[Sequence[int]], Sequence[_Chain]],
     first: int | None = None,
     time: int | None = None,
 ) -> Run:
-    """Take a joined batch apart and verify it; ValueError if a value holds the separator or is not as it was stored.
+    """Take joined columns apart and verify them; ValueError if a value holds the separator or is not as it was stored.
 
-    Identifiers come first, then payloads, then times unless all have one, then sequences unless they are numbered from
-    the `first` one on. Without `topics` all topics are empty. The chains are found by the sequences.
+    Sequences are missing if they are numbered from the `first` one on, times if all have one, topics if nobody needs
+    them, boxes if there are none. The chains are found by the sequences.
     """
     import numpy as np  # large, as is Arrow: only servers wait for it
     import pyarrow as pa
 
     from aviso_server.model.batch import ArrowRun
 
-    columns = 2 + (time is None) + (first is None)
-    ends = _ends(joined, columns * count)
-    values = _without_separators(joined, ends)
-    identifiers, payloads, *more = [values.slice(place * count, count) for place in range(columns)]
-    verified = [("identifier", joined, ends, 0), ("payload", joined, ends, count)]
+    ends = {name: _ends(text, count) for name, text in joined.items()}
+    arrays = {
+        name: _without_separators(joined[name], ends[name])
+        for name in ("identifier", "payload", "time", "sequence")
+        if name in joined
+    }
     constant: dict[str, bytes] = {}
-    if time is None:
-        times = more[0]
-        verified.append(("time", joined, ends, 2 * count))
-    else:
-        times = pa.repeat(pa.scalar(b"%d" % time, pa.binary()), count)
+    if time is not None:
+        arrays["time"] = pa.repeat(pa.scalar(b"%d" % time, pa.binary()), count)
         constant["time"] = b"%d\x1f" % time
-    if boxes is None:
+    if "box" not in joined:
         constant["box"] = _END
-    else:
-        verified.append(("box", boxes, _ends(boxes, count), 0))
-    if topics is not None:
-        verified.append(("topic", topics, _ends(topics, count), 0))
     if first is None:
-        sequences = more[-1]
-        numbers = sequences.cast(pa.string()).cast(pa.int64()).to_numpy()
+        numbers = arrays["sequence"].cast(pa.string()).cast(pa.int64()).to_numpy()
     else:
         numbers = np.arange(first, first + count)
-        sequences = pa.array(numbers).cast(pa.string()).cast(pa.binary())
+        arrays["sequence"] = pa.array(numbers).cast(pa.string()).cast(pa.binary())
     for part in find_chains(numbers):
-        for column, text, its_ends, offset in verified:
-            _verify(part, column, _values(part, text, its_ends, offset))
-        for column, text in constant.items():
-            _verify(part, column, text * (part.end - part.start))
-    places = None if boxes is None else partial(_unpacked, boxes)
-    topic = SEPARATOR * (count - 1) if topics is None else topics.decode()[:-1]
-    return ArrowRun(sequences, times, partial(topic.split, SEPARATOR), identifiers, payloads, places)
+        for name in joined.keys() - {"sequence"}:
+            _verify(part, name, _values(part, joined[name], ends[name]))
+        for name, text in constant.items():
+            _verify(part, name, text * (part.end - part.start))
+    boxes = partial(_unpacked, joined["box"]) if "box" in joined else None
+    topic = joined["topic"].decode()[:-1] if "topic" in joined else SEPARATOR * (count - 1)
+    topics = partial(topic.split, SEPARATOR)
+    return ArrowRun(arrays["sequence"], arrays["time"], topics, arrays["identifier"], arrays["payload"], boxes)
 
 
 def _overlapping(boxes: bytes, box: Box) -> list[int]:
