@@ -225,7 +225,9 @@ class HttpConnection(asyncio.Protocol):
     _earlier_bytes = 0  # of reads in which the head began and did not end
     _line_bytes = 0  # of a line of the head that is not complete
     _empty_bytes = 0  # of a body without content: chunk extensions, trailers
-    _timeout: TimerHandle | None = None  # of the request that is arriving
+    _deadline: float | None = None  # for the head or body that is arriving
+    _timeout: TimerHandle | None = None
+    _timeout_due = 0.0
     _timeout_of_body = False
     _address = ""
 
@@ -268,7 +270,7 @@ class HttpConnection(asyncio.Protocol):
         """Tell the request that is being answered, and drop those behind it."""
         self.state.connections.discard(self)
         self.limits.clients.disconnected(self._address)
-        self._stop_waiting()
+        self._stop_timeout()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._forget_waiting()
@@ -314,10 +316,8 @@ class HttpConnection(asyncio.Protocol):
                 if self._final_answer is not None or self.transport.is_closing():
                     break
         if not (self.in_head or self.in_body):  # a whole request, the usual case, needs no timeout
-            if self._timeout is not None:
-                self._stop_waiting()
-        elif self._timeout is None or self._timeout_of_body is not self.in_body:
-            self._stop_waiting()
+            self._deadline = None
+        elif self._deadline is None or self._timeout_of_body is not self.in_body:
             self._wait(self.in_body)
 
     def _take_slice(self, data: bytes) -> None:
@@ -568,16 +568,24 @@ class HttpConnection(asyncio.Protocol):
     def _wait(self, body: bool) -> None:
         seconds = self.limits.body_seconds if body else self.limits.header_seconds
         self._timeout_of_body = body
-        self._timeout = self.loop.call_later(seconds, self._give_up)
+        self._deadline = self.loop.time() + seconds
+        if self._timeout is not None and self._timeout_due <= self._deadline:
+            return  # it runs on, which costs less than a timer for each request
+        self._stop_timeout()
+        self._timeout, self._timeout_due = self.loop.call_later(seconds, self._give_up), self._deadline
 
-    def _stop_waiting(self) -> None:
+    def _stop_timeout(self) -> None:
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
 
     def _give_up(self) -> None:
         self._timeout = None
-        if self.transport.is_closing():
+        if self._deadline is None or self.transport.is_closing():
+            return
+        left = self._deadline - self.loop.time()
+        if left > 0:
+            self._timeout, self._timeout_due = self.loop.call_later(left, self._give_up), self._deadline
             return
         if self.behind:  # we may have stopped reading ourselves
             self._wait(self._timeout_of_body)
