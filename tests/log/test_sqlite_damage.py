@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,14 @@ from aviso_server.errors import LogDamaged, LogError, LogUnavailable
 from aviso_server.log.base import StoragePolicy
 from aviso_server.log.sqlite.backup import back_up, restore
 from aviso_server.log.sqlite.damage import Found, repair
-from aviso_server.log.sqlite.files import DATABASE
-from aviso_server.log.sqlite.ledger import LEDGER, read_ledger
+from aviso_server.log.sqlite.files import DATABASE, PAGE_SIZE, WriteAheadFile
+from aviso_server.log.sqlite.ledger import LEDGER, read_ledger, write_ledger
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Box, Draft, Notification
 from tests.log.scenario import draft, everything, in_event_loop, opened, sequences, until
 
 WAL = f"{DATABASE}-wal"
+FRAME = PAGE_SIZE + 24
 
 PUBLISH = """
 import asyncio, sys
@@ -138,6 +140,109 @@ def test_one_altered_byte_of_the_write_ahead_file_is_noticed(
         assert re.search(r"stream 'mars': \d+ notifications? \(sequence \d+", said), said
         assert str(log / DATABASE) in said
         assert (log / WAL).read_bytes() == before, "nothing is changed by looking"
+
+
+def forget(ledger: Path, name: str = "mars") -> None:
+    """Set the ledger back to the start of the log: the power failed before it was forced to disk."""
+    write_ledger(ledger.parent, {1: (name, 0)})
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_commits_behind_an_altered_byte_are_noticed_without_the_ledger(
+    killed: tuple[Path, int], tmp_path: Path, seed: int
+) -> None:
+    path, acknowledged = killed
+    log = copy(path, tmp_path / "log")
+    forget(log / LEDGER)
+    frames = used_size(log / WAL) // FRAME
+    # of the last commits nobody can say whether they were acknowledged
+    alter(log / WAL, random.Random(seed).randrange(FRAME * (frames - 30)))
+    before = (log / WAL).read_bytes()
+    said = verdict(log, acknowledged)
+    assert said is not None
+    assert "commits" in said
+    assert "log repair" in said
+    assert (log / WAL).read_bytes() == before, "nothing is changed by looking"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_repair_brings_back_the_commits_behind_an_altered_byte(
+    killed: tuple[Path, int], tmp_path: Path, seed: int
+) -> None:
+    path, acknowledged = killed
+    log = copy(path, tmp_path / "log")
+    forget(log / LEDGER)
+    alter(log / WAL, random.Random(seed).randrange(FRAME * 20, FRAME * (used_size(log / WAL) // FRAME - 30)))
+    done = CliRunner().invoke(main, ["log", "repair", "--path", str(log), "--accept-loss"])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"\d+ commits behind a damaged page .* can be read again", done.output)
+
+    async def go_on() -> None:
+        async with opened(SqliteLog(log)) as again:
+            found = await everything(again, "mars")
+            # a page holds a dozen of them, and most bytes are superseded by later commits
+            assert len(found) >= acknowledged - 20
+            assert (await again.append(draft(1))).sequence > acknowledged
+
+    asyncio.run(go_on())
+
+
+def count_commits(wal: Path) -> int:
+    content = wal.read_bytes()
+    return sum(any(content[start + 4 : start + 8]) for start in range(32, len(content) - FRAME + 1, FRAME))
+
+
+@in_event_loop
+async def test_a_transaction_begins_when_the_last_one_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aviso_server.log.sqlite.writer.TRIM_SECONDS", 0.05)
+    monkeypatch.setattr("aviso_server.log.sqlite.writer.CHECKPOINT_SECONDS", 3600)
+    monkeypatch.setattr("aviso_server.log.sqlite.writer.TRIM_ROWS", 2)
+    seen: list[int] = []
+    force = WriteAheadFile.force
+
+    def note_and_force(file: WriteAheadFile) -> None:
+        seen.append(count_commits(tmp_path / WAL))
+        force(file)
+
+    monkeypatch.setattr(WriteAheadFile, "force", note_and_force)
+    streams = ("a", "b", "c")
+    now = [HOUR]
+    policies = {stream: StoragePolicy(retention_ns=HOUR) for stream in streams}
+    log = SqliteLog(tmp_path, policies, clock=lambda: now[0])
+
+    async def empty() -> bool:
+        return not any([(await log.state(stream)).count for stream in streams])
+
+    async with opened(log):
+        drafts = [Draft(stream, f"{stream}.1", b"{}", payload) for stream in streams for payload in (b"1", b"\xff")]
+        answers = await asyncio.gather(*map(log.append, drafts), return_exceptions=True)
+        assert [isinstance(answer, Notification) for answer in answers] == [True, False] * len(streams)
+        now[0] += 2 * HOUR
+        await until(empty)
+    assert len(seen) > len(streams)
+    assert max(after - before for before, after in pairwise([seen[0], *seen])) <= 1, seen
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_cut_in_the_middle_of_a_commit_is_no_damage(
+    killed: tuple[Path, int], tmp_path: Path, seed: int
+) -> None:
+    path, _ = killed
+    log = copy(path, tmp_path / "log")
+    forget(log / LEDGER)
+    content = (log / WAL).read_bytes()
+    frames = (used_size(log / WAL) - 32) // FRAME
+    commits = [each for each in range(frames) if any(content[32 + each * FRAME + 4 : 32 + each * FRAME + 8])]
+    chance = random.Random(seed)
+    last = chance.randrange(1, len(commits))
+    torn = bytearray(content[: 32 + (commits[last] + 1) * FRAME])
+    for frame in range(commits[last - 1] + 1, commits[last] + 1):  # some of its pages have reached the disk
+        if chance.random() < 0.5 or frame == commits[last]:
+            torn[32 + frame * FRAME : 32 + (frame + 1) * FRAME] = bytes(FRAME)
+    (log / WAL).write_bytes(torn)
+    assert verdict(log, 0) is None
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -219,6 +219,8 @@ def _raw(value: bytes | str) -> bytes:
 def _show_repair(directory: Path, repaired: Repaired) -> None:
     if repaired.ledger != "sound":
         click.echo(f"The ledger was {repaired.ledger}: how far the log must reach is taken from the log itself.")
+    if repaired.commits:
+        click.echo(f"{repaired.commits} commits behind a damaged page of the write-ahead file can be read again.")
     for name, stream in sorted(repaired.streams.items()):
         for words, which in (
             ("missing", stream.missing),
@@ -228,7 +230,7 @@ def _show_repair(directory: Path, repaired: Repaired) -> None:
         ):
             if which:
                 click.echo(f"Stream '{name}': {numbers(which)} {words}.")
-    if not repaired.streams:
+    if not repaired.streams and not repaired.commits:
         click.echo(f"No damage found in {directory}.")
     elif repaired.usable:
         click.echo(f"The log in {directory} can be used again; numbering continues after the last acknowledgement.")

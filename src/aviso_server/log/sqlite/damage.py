@@ -45,6 +45,7 @@ from aviso_server.log.sqlite.ledger import (
     unpack_sums,
     write_ledger,
 )
+from aviso_server.log.sqlite.write_ahead import bring_back, count_unread, refuse_unread
 from aviso_server.model.notification import Box, Notification
 
 __all__ = [
@@ -103,6 +104,7 @@ class Repaired(msgspec.Struct, frozen=True):
     ledger: str  # "sound", "missing" or "damaged"
     streams: dict[str, StreamRepair]  # those with damage
     given_up: bool  # the lost are noted as absent: the log can be used
+    commits: int = 0  # behind a damaged page of the write-ahead file, read again
 
     @property
     def usable(self) -> bool:
@@ -172,6 +174,7 @@ def refuse_damage(file: Path, acknowledged: Mapping[str, int]) -> None:
         missing = _find_missing(connection, load_entries(connection), acknowledged, at_most)
     if missing:
         raise damaged(file, missing, "missing")
+    refuse_unread(file)
 
 
 def numbers(missing: Sequence[Span]) -> str:
@@ -203,6 +206,8 @@ def repair(directory: Path, fetch: Fetch | None, accept_loss: bool) -> Repaired:
     lock = DirectoryLock(directory)
     lock.take()
     try:
+        commits = count_unread(file)
+        bring_back(file)
         check(file)
         state, acknowledged = _ledger(directory)
         with contextlib.closing(connect(file)) as connection:
@@ -211,7 +216,7 @@ def repair(directory: Path, fetch: Fetch | None, accept_loss: bool) -> Repaired:
             done = _repair(connection, acknowledged, fetch, accept_loss)
             connection.execute("COMMIT")
             entries = load_entries(connection).values()
-            repaired = Repaired(state, done, accept_loss)
+            repaired = Repaired(state, done, accept_loss, commits)
             if repaired.usable:
                 write_ledger(directory, {entry.id: (entry.name, entry.last) for entry in entries})
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

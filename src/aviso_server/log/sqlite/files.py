@@ -20,6 +20,7 @@ from aviso_server.errors import LogDamaged, LogError, LogInUse, LogUnavailable
 from aviso_server.lockfile import Lockfile, LockHeld, move_into_place
 from aviso_server.log.base import StreamState
 from aviso_server.log.sqlite.ledger import LEDGER, START, Sums, read_ledger, unpack_sums, write_ledger
+from aviso_server.log.sqlite.write_ahead import wal_of
 
 __all__ = [
     "DATABASE",
@@ -111,7 +112,7 @@ class WriteAheadFile:
     """The file that commits go to before they go into the database; exists once a connection has read something."""
 
     def __init__(self, file: Path) -> None:
-        self._descriptor = os.open(_wal_of(file), os.O_RDWR | os.O_CLOEXEC)
+        self._descriptor = os.open(wal_of(file), os.O_RDWR | os.O_CLOEXEC)
 
     def force(self) -> None:
         """Return when all that was committed is on disk; OSError if that cannot be said. Blocks."""
@@ -147,7 +148,7 @@ def connect_to_read(file: Path) -> sqlite3.Connection:
     A read-only connection neither repairs nor checkpoints, and an immutable one makes no files beside the database: a
     broken one stays as it is.
     """
-    ahead = _wal_of(file)
+    ahead = wal_of(file)
     mode = "mode=ro" if ahead.exists() and ahead.stat().st_size > 0 else "immutable=1"
     return sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
 
@@ -159,7 +160,7 @@ def preallocate_wal(file: Path) -> None:
     frame to SQLite, which overwrites them. A disk without room for it is no reason not to start.
     """
     room = WAL_PAGES * (PAGE_SIZE + _FRAME_HEADER)
-    with contextlib.suppress(OSError), _wal_of(file).open("r+b", buffering=0) as stream:
+    with contextlib.suppress(OSError), wal_of(file).open("r+b", buffering=0) as stream:
         before = stream.seek(0, os.SEEK_END)
         try:
             if before < room:
@@ -174,7 +175,7 @@ def preallocate_wal(file: Path) -> None:
 def prepare(directory: Path) -> Path:
     """Check the database of this directory, or make a new one if there is none; return its path."""
     file = directory / DATABASE
-    ahead = _wal_of(file)
+    ahead = wal_of(file)
     written_ahead = ahead.exists() and ahead.stat().st_size > 0
     if file.exists():
         check(file)
@@ -241,10 +242,6 @@ def is_full(error: Exception, directory: Path | None = None) -> bool:
     if code & 0xFF == sqlite3.SQLITE_IOERR and directory is not None:
         return shutil.disk_usage(directory).free < _LITTLE_ROOM
     return bool(code == sqlite3.SQLITE_FULL)
-
-
-def _wal_of(file: Path) -> Path:
-    return file.with_name(f"{file.name}-wal")
 
 
 def _header_fault(file: Path) -> str | None:

@@ -131,6 +131,7 @@ class Writer:
         self._checkpoints = checkpoints
         self._queue: queue.SimpleQueue[Sequence[Work] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="aviso-log-writer", daemon=True)
+        self._unforced = False  # the last commit may not be on disk
         self._broken: LogError | None = None  # the disk has lost something that was written, and said so
         self.failing = False  # the last attempt to write failed
 
@@ -178,13 +179,23 @@ class Writer:
                 due = time.monotonic() + (0.0 if self._tidy() else TRIM_SECONDS)
 
     def _finish(self, outcomes: Sequence[CommitOutcome]) -> None:
-        """Force what was committed to disk and deliver the outcomes, or that they may not be there.
+        """Force what was committed to disk and deliver the outcomes, or that they may not be there."""
+        self._settle(outcomes)
+        if self._broken is not None:
+            outcomes = [CommitOutcome({}, [], each.answers, each.drafts, self._broken) for each in outcomes]
+        self._deliver(outcomes)
+        self._checkpoints.note_commit()
+
+    def _settle(self, outcomes: Sequence[CommitOutcome] = ()) -> None:
+        """Force what was committed to disk and note it in the ledger.
 
         What a disk has failed to take is gone from memory too, so trying again would say nothing. Nothing more is
         stored then: only a new start finds out what is there.
         """
         try:
-            self._force()
+            if self._unforced:
+                self._force()
+                self._unforced = False
             for outcome in outcomes:
                 for entry in outcome.entries.values():
                     self._ledger.note(entry.id, entry.last)
@@ -196,10 +207,6 @@ class Writer:
                 error,
                 extra={"event": "backend.sqlite.disk.failed"},
             )
-        if self._broken is not None:
-            outcomes = [CommitOutcome({}, [], each.answers, each.drafts, self._broken) for each in outcomes]
-        self._deliver(outcomes)
-        self._checkpoints.note_commit()
 
     def _outcomes(self, work: Sequence[Work]) -> list[CommitOutcome]:
         if self._broken is not None:
@@ -254,6 +261,9 @@ class Writer:
     def _transact(
         self, change: Callable[[StreamTables], None]
     ) -> tuple[dict[str, Entry], list[tuple[str, Sequence[Notification]]]]:
+        self._settle()  # each transaction begins when the last one is on disk: `write_ahead` relies on it
+        if self._broken is not None:
+            raise self._broken
         tables = StreamTables(
             self._connection, self._entries, self._policies, self._clock(), trims=self._retention is None
         )
@@ -264,6 +274,7 @@ class Writer:
             for name, entry in changed.items():
                 self._ledger.make_room(entry.id, name)
             self._connection.commit()  # waits for Python's lock once, `execute` three times
+            self._unforced = True
         except BaseException as error:
             self._roll_back()
             if isinstance(error, (sqlite3.OperationalError, OSError)):
@@ -310,14 +321,16 @@ class Writer:
         return more
 
     def _trim(self) -> bool:
+        """Remove some of what no stream has to keep, in one transaction; True if more is left."""
         now = self._retention_clock()
+        if self._retention is not None:
+            due = [(name, 0) for name, entry in self._entries.items() if self._retention.is_due(entry, now)]
+        else:
+            horizons = ((name, self._horizon(entry, now)) for name, entry in self._entries.items())
+            due = [(name, horizon) for name, horizon in horizons if horizon is not None]
         more: list[bool] = []
-        for name, entry in list(self._entries.items()):
-            if self._retention is not None:
-                if self._retention.is_due(entry, now):
-                    self._transact(partial(self._trim_archived, name, now, more))
-            elif (horizon := self._horizon(entry, now)) is not None:
-                self._transact(partial(self._expire, name, horizon, more))
+        if due:
+            self._transact(partial(self._remove_due, due, now, more))
         return any(more)
 
     def _horizon(self, entry: Entry, now: int) -> int | None:
@@ -328,13 +341,19 @@ class Writer:
         oldest = self._connection.execute(f"SELECT time FROM {entry.table} ORDER BY sequence LIMIT 1").fetchone()
         return now - retention if oldest is not None and oldest[0] < now - retention else None
 
-    @staticmethod
-    def _expire(name: str, horizon: int, more: list[bool], tables: StreamTables) -> None:
-        more.append(tables.of(name).expire(horizon, TRIM_ROWS))
-
-    def _trim_archived(self, name: str, now: int, more: list[bool], tables: StreamTables) -> None:
-        assert self._retention is not None  # only called with it
-        more.append(self._retention.trim_archived(tables.of(name), name, now, TRIM_ROWS))
+    def _remove_due(self, due: Sequence[tuple[str, int]], now: int, more: list[bool], tables: StreamTables) -> None:
+        room = TRIM_ROWS
+        for name, horizon in due:
+            table = tables.of(name)
+            before = table.count
+            if self._retention is None:
+                more.append(table.expire(horizon, room))
+            else:
+                more.append(self._retention.trim_archived(table, name, now, room))
+            room -= before - table.count
+            if room <= 0:
+                more.append(True)
+                return
 
     def _conform(self, tables: StreamTables) -> None:
         for name in self._entries:
