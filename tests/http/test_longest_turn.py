@@ -196,7 +196,7 @@ def test_no_request_holds_the_loop(name: str) -> None:
 
 
 def test_a_scrape_does_not_hold_the_loop_either() -> None:
-    types = [event_type(f"t{number}", {"a": "StringHandler"}) for number in range(200)]
+    types = [event_type(f"t{number}", {"a": "StringHandler"}) for number in range(500)]
 
     async def scrape() -> float:
         loop = asyncio.get_running_loop()

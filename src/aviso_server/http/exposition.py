@@ -413,12 +413,12 @@ class MetricsApp:
         await response.send(send, request_id)
 
     async def _written(self) -> bytes:
-        """Write all series; with hundreds of event types that takes long, so others get their turn in between."""
-        written = []
-        for family in [*families(self._service, self._streams), *self._process.collect()]:
-            written.append(generate_latest(_Family(family)))
+        """Write all series, in a thread: with hundreds of event types that takes long."""
+        found = []
+        for family in itertools.chain(families(self._service, self._streams), self._process.collect()):
+            found.append(family)
             await asyncio.sleep(0)
-        return b"".join(written)
+        return await asyncio.to_thread(lambda: b"".join([generate_latest(_Family(family)) for family in found]))
 
     async def _ask_log(self) -> None:
         """Ask the log what it holds; a log that cannot say leaves the last answer standing."""
