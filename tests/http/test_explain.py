@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -13,6 +14,15 @@ from typing import Any
 
 import pytest
 
+from aviso_server.archive.flight_client import Slots
+from aviso_server.errors import LogUnavailable
+from aviso_server.http.http_errors import HttpError
+from aviso_server.http.routes.explanation import count, count_turn
+from aviso_server.log.base import Batch
+from aviso_server.log.memory import MemoryLog
+from aviso_server.model.filter import Filter
+from aviso_server.model.notification import Draft
+from aviso_server.store import Store
 from tests.harness import Server
 from tests.harness.broker import single
 from tests.harness.client import ABSENT, JSON, Response, body
@@ -270,6 +280,41 @@ def test_when_too_many_wait_others_are_sent_away(tmp_path: Path) -> None:
         for each in waiting:
             each.close()
         assert "Traceback" not in server.stdout + server.stderr
+
+
+def test_nobody_waits_long_for_others_who_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aviso_server.http.routes.explanation._TURN_SECONDS", 0.01)
+
+    async def wait() -> None:
+        slots = Slots(1)
+        async with count_turn(slots):
+            with pytest.raises(HttpError, match="set 'days' to 0") as refused:
+                async with count_turn(slots):
+                    pass
+        assert refused.value.status == 503
+        async with count_turn(slots):
+            assert (slots.taken, slots.waiting) == (1, 0)
+        assert slots.taken == 0
+
+    asyncio.run(wait())
+
+
+def test_counting_in_the_log_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aviso_server.http.routes.explanation._LOG_SECONDS", 0.05)
+
+    class SlowLog(MemoryLog):
+        async def read(self, *_: Any, **__: Any) -> Batch:
+            await asyncio.sleep(PATIENCE)
+            raise AssertionError("nobody has stopped it")
+
+    async def ask() -> None:
+        log = SlowLog(10, 10)
+        await log.open()
+        stored = await log.append(Draft("tide", "tide.1", b"{}", b"1"))
+        with pytest.raises(LogUnavailable, match="ask for fewer days"):
+            await count(Store(log), Filter("tide", "tide", "tide.*"), stored.time - 1, 3600 * 10**9)
+
+    asyncio.run(ask())
 
 
 def on_broker(url: str) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from aviso_server.archive.flight_client import Slots
 from aviso_server.delivery.history import chunks
 from aviso_server.errors import InvalidRequest, LogError, LogUnavailable, MalformedRequest
 from aviso_server.http.body import RequestBody, read_request
@@ -40,7 +41,7 @@ from aviso_server.model.shapes import Point
 from aviso_server.model.times import SECOND, Instant, Span, event_time
 from aviso_server.store import PastStore, Store
 
-__all__ = ["Counted", "Explanation", "count", "explain"]
+__all__ = ["Counted", "Explanation", "count", "count_turn", "explain"]
 
 MAX_CELLS = 1000
 """Cells of the map that are listed: those with the most notifications."""
@@ -49,6 +50,8 @@ _HOUR = 3600 * SECOND
 _DAY = 24 * _HOUR
 _DAYS_BY_HOUR = 14  # up to so many days are counted by the hour
 _MAX_WAITING = 32
+_TURN_SECONDS = 10.0  # that somebody waits for others who count
+_LOG_SECONDS = 30.0  # that counting in the log may take
 _ID = re.compile(r"(.*)@([0-9]{1,18})", re.DOTALL)
 
 Source = Literal["archive", "log"]
@@ -229,8 +232,8 @@ async def _explained(request: Request, wanted: Filter, span: Span, question: _Qu
         # the caller may read what they ask for, but perhaps not this one
         notification = None if service.ecpds.hides(wanted, request.user, notification) else notification
     if question.days:
-        async with service.counts.turn():
-            unit = _HOUR if question.days <= _DAYS_BY_HOUR else _DAY
+        unit = _HOUR if question.days <= _DAYS_BY_HOUR else _DAY
+        async with count_turn(service.counts):
             counted = await count(store, wanted, now - question.days * _DAY, unit)
 
     def build() -> Response:
@@ -344,6 +347,22 @@ class Counted(msgspec.Struct, frozen=True):
     sources: Sequence[Source]
 
 
+@asynccontextmanager
+async def count_turn(slots: Slots) -> AsyncIterator[None]:
+    """Wait for a turn to count, and hold it; the 503 if others take too long."""
+    limit = asyncio.timeout(_TURN_SECONDS)
+    try:
+        async with limit, slots.turn():
+            limit.reschedule(None)
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise unavailable(
+            f"Others have been counting for {_TURN_SECONDS:g} s; try again later, or set 'days' to 0 to count nothing"
+        ) from None
+
+
 async def count(store: Store, wanted: Filter, since: int, unit: int) -> Counted:
     """Count what was stored at or after a time, in intervals of `unit` nanoseconds; LogError if it cannot be read.
 
@@ -371,8 +390,12 @@ async def count(store: Store, wanted: Filter, since: int, unit: int) -> Counted:
                 sources.append("archive")
                 left = [(start, low - 1), (high + 1, end)]
     ranges = [(low, high) for low, high in left if low <= high]
-    for low, high in ranges:
-        await _read(store, wanted, low, high, tally.add)
+    try:
+        async with asyncio.timeout(_LOG_SECONDS):
+            for low, high in ranges:
+                await _read(store, wanted, low, high, tally.add)
+    except TimeoutError:
+        raise LogUnavailable(f"counting took longer than {_LOG_SECONDS:g} s; ask for fewer days") from None
     if ranges or not sources:
         sources.append("log")
     return Counted(tally, start, end, sources)
