@@ -52,6 +52,26 @@ def held_by_the_culprit(caplog: pytest.LogCaptureFixture) -> list[Any]:
     return [record for record in caplog.records if "slow.py" in getattr(record, "where", "")]
 
 
+def test_a_busy_machine_is_nobodys_fault(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waited for a processor as long as the loop was late has held nothing."""
+    waited = [0.0]
+    monkeypatch.setattr("aviso_server.server.watchdog._waited_for_processor", lambda: waited[0])
+
+    async def starve() -> None:
+        watchdog = Watchdog(Histogram(LAGS))
+        watchdog.start()
+        await asyncio.sleep(0.05)
+        time.sleep(0.3)
+        waited[0] += 0.3
+        await asyncio.sleep(0.1)
+        watchdog.stop()
+
+    with caplog.at_level("INFO"):
+        asyncio.run(starve())
+    found = [record for record in caplog.records if getattr(record, "seconds", 0) > 0.2]
+    assert [(record.levelname, record.__dict__["event"]) for record in found] == [("INFO", "event_loop.starved")]
+
+
 def test_who_held_the_loop_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     lag = Histogram(LAGS)
 

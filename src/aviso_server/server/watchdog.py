@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
+from pathlib import Path
 from time import perf_counter
 from types import FrameType
 from typing import Any
@@ -21,6 +22,7 @@ _INTERVAL = 0.02  # seconds between two looks
 _LOGGED = 0.1  # seconds: who holds the loop longer is named in the log
 _MAX_FRAMES = 200  # of a stack
 _SHOWN_FRAMES = 4
+_SCHEDULER = Path("/proc/thread-self/schedstat")  # nanoseconds that ran, nanoseconds that waited, turns
 
 
 class Watchdog:
@@ -45,13 +47,21 @@ class Watchdog:
             self._task.cancel()
 
     async def _measure(self) -> None:
+        waited = _waited_for_processor()
         while True:
             await asyncio.sleep(_INTERVAL)
             due, now = self._due, perf_counter()
             lag = max(0.0, now - due)
             self._lag.observe(lag)
             self._due = now + _INTERVAL
-            if lag > _LOGGED:
+            before, waited = waited, _waited_for_processor()
+            if lag > _LOGGED and waited - before > lag / 2:
+                logger.info(
+                    "the event loop was %.0f ms late because no processor was free: the machine is busy",
+                    lag * 1000,
+                    extra={"event": "event_loop.starved", "seconds": round(lag, 3)},
+                )
+            elif lag > _LOGGED:
                 seen_due, culprit = self._seen
                 known = culprit if seen_due == due else {}
                 logger.warning(
@@ -69,6 +79,14 @@ class Watchdog:
                 frame = sys._current_frames().get(loop_thread)
                 if frame is not None:
                     self._seen = (due, _culprit(frame))
+
+
+def _waited_for_processor() -> float:
+    """Return the seconds that this thread was ready to run and did not; 0 if the system does not say."""
+    try:
+        return int(_SCHEDULER.read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _culprit(frame: FrameType) -> dict[str, Any]:
