@@ -7,12 +7,15 @@ import gc
 import gzip
 import json
 import logging
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from aviso_server.config.settings import Settings
 from aviso_server.counters import LAGS, Histogram
@@ -24,7 +27,7 @@ from aviso_server.log.memory import MemoryLog
 from aviso_server.model.event_type import EventType
 from aviso_server.model.fields import FIELD_TYPES
 from aviso_server.server.lifecycle import look_for_cycles_rarely
-from aviso_server.server.watchdog import Watchdog
+from aviso_server.server.watchdog import Watchdog, _culprit
 from aviso_server.server.wiring import make_service
 from tests.harness import Server
 from tests.harness.metrics import scrape, with_metrics
@@ -61,15 +64,35 @@ def test_a_busy_machine_is_nobodys_fault(caplog: pytest.LogCaptureFixture, monke
         watchdog = Watchdog(Histogram(LAGS))
         watchdog.start()
         await asyncio.sleep(0.05)
-        time.sleep(0.3)
-        waited[0] += 0.3
-        await asyncio.sleep(0.1)
+        for seconds in (0.3, 1.2):
+            time.sleep(seconds)
+            waited[0] += seconds
+            await asyncio.sleep(0.1)
         watchdog.stop()
 
     with caplog.at_level("INFO"):
         asyncio.run(starve())
     found = [record for record in caplog.records if getattr(record, "seconds", 0) > 0.2]
     assert [(record.levelname, record.__dict__["event"]) for record in found] == [("INFO", "event_loop.starved")]
+
+
+def test_a_loop_that_waits_is_held_by_nothing() -> None:
+    started: list[int] = []
+
+    async def wait() -> None:
+        started.append(threading.get_ident())
+        await asyncio.sleep(PATIENCE)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(wait())
+
+    threading.Thread(target=run, daemon=True).start()
+    deadline = time.monotonic() + PATIENCE
+    while not started or "runners" not in (frame := sys._current_frames()[started[0]]).f_code.co_filename:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert _culprit(frame) == {"where": "nothing"}
 
 
 def test_who_held_the_loop_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

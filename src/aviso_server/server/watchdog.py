@@ -20,8 +20,11 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL = 0.02  # seconds between two looks
 _LOGGED = 0.1  # seconds: who holds the loop longer is named in the log
+_LOGGED_STARVED = 1.0  # seconds: on a busy machine shorter delays come all the time
 _MAX_FRAMES = 200  # of a stack
 _SHOWN_FRAMES = 4
+_IDLE = ("asyncio/runners.py", "selectors.py")  # where a loop waits that has nothing to do
+_NOTHING = "nothing"
 _SCHEDULER = Path("/proc/thread-self/schedstat")  # nanoseconds that ran, nanoseconds that waited, turns
 
 
@@ -55,15 +58,18 @@ class Watchdog:
             self._lag.observe(lag)
             self._due = now + _INTERVAL
             before, waited = waited, _waited_for_processor()
-            if lag > _LOGGED and waited - before > lag / 2:
-                logger.info(
-                    "the event loop was %.0f ms late because no processor was free: the machine is busy",
-                    lag * 1000,
-                    extra={"event": "event_loop.starved", "seconds": round(lag, 3)},
-                )
-            elif lag > _LOGGED:
-                seen_due, culprit = self._seen
-                known = culprit if seen_due == due else {}
+            if lag <= _LOGGED:
+                continue
+            seen_due, culprit = self._seen
+            known = culprit if seen_due == due else {}
+            if waited - before > lag / 2 or known.get("where") == _NOTHING:
+                if lag > _LOGGED_STARVED:
+                    logger.info(
+                        "the event loop was %.1f s late though nothing held it: the machine is busy",
+                        lag,
+                        extra={"event": "event_loop.starved", "seconds": round(lag, 3)},
+                    )
+            else:
                 logger.warning(
                     "the event loop was held for %.0f ms by %s",
                     lag * 1000,
@@ -91,6 +97,8 @@ def _waited_for_processor() -> float:
 
 def _culprit(frame: FrameType) -> dict[str, Any]:
     """Return where the loop is and for which request, from the innermost functions of ours."""
+    if frame.f_code.co_filename.endswith(_IDLE):
+        return {"where": _NOTHING}
     where: list[str] = []
     known: dict[str, Any] = {}
     inner: FrameType | None = frame

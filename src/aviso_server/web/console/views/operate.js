@@ -134,7 +134,7 @@ class Rates {
 function archiveWords(archive) {
   const lags = Object.values(archive.streams ?? {}).map((stream) => stream.lag ?? 0);
   const job = archive.job ? `job ${archive.job}` : "";
-  return [job, lags.length ? `${count(Math.max(...lags))} behind at most` : ""].filter(Boolean).join(", ");
+  return [job, lags.length ? (Math.max(...lags) ? `${count(Math.max(...lags))} behind at most` : "up to date") : ""].filter(Boolean).join(", ");
 }
 
 function streamTable(streams, archive, rates) {
