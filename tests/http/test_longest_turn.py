@@ -21,6 +21,7 @@ from aviso_server.config.settings import Limits, Settings
 from aviso_server.http.exposition import MetricsApp
 from aviso_server.http.routes import ROUTES
 from aviso_server.log.memory import MemoryLog
+from aviso_server.model.notification import Draft
 from aviso_server.server.lifecycle import look_for_cycles_rarely
 from aviso_server.server.wiring import make_service
 from tests.harness.patience import slowness
@@ -227,6 +228,29 @@ def test_a_scrape_does_not_hold_the_loop_either() -> None:
             return runner.run(scrape())
 
     assert (taken := shortest_of(run)) < limit(taken)
+
+
+def test_wiping_a_large_log_in_memory_does_not_hold_the_loop() -> None:
+    async def wipe() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MeasuredLoop)
+        log = MemoryLog(10**6, 10**6)
+        await log.open()
+        for start in range(0, 300_000, 10_000):
+            drafts = [Draft("t", f"t.{number % 10}", b"{}", b"%d" % number) for number in range(start, start + 10_000)]
+            await log.append_many(drafts)
+        del drafts
+        await asyncio.sleep(0)
+        loop.longest = 0.0
+        assert await log.wipe("t") == 300_000
+        await asyncio.sleep(0)
+        return loop.longest
+
+    def run() -> float:
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            return runner.run(wipe())
+
+    assert (taken := shortest_of(run)) < MOST, f"{taken * 1000:.0f} ms in one turn"
 
 
 WATCHERS: dict[str, list[dict[str, Any]]] = {

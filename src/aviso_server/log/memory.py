@@ -39,6 +39,7 @@ _logger = logging.getLogger(__name__)
 
 MOST_KEYS = 100_000
 BATCH_BYTES = 16 * 1024 * 1024  # no batch holds more than about this, unless it is one large notification
+_FREED_AT_ONCE = 2000
 
 
 class MemoryLog:
@@ -166,10 +167,13 @@ class MemoryLog:
         self._check_open()
         if stream not in self._streams:
             return None
+        dropped: list[_Topic | dict[int, Notification] | list[int]] = []
         for topics in (self._topics, self._emptied):
-            for key in [key for key in topics if key[0] == stream]:
-                del topics[key]
-        return self._streams[stream].clear()
+            dropped += [topics.pop(key) for key in [key for key in topics if key[0] == stream]]
+        held, sequences, times = self._streams[stream].clear()
+        removed = len(held)
+        await _let_go([*dropped, held, sequences, times])
+        return removed
 
     def _tell(self, drafts: Sequence[Draft], stored: Sequence[Notification]) -> None:
         for stream in dict.fromkeys([draft.stream for draft in drafts]):
@@ -212,6 +216,19 @@ class MemoryLog:
             _logger.debug("topic left", extra={"event": "backend.in_memory.topic.evicted", "topic": topic})
         for place in leaving.pop((stream, topic)):
             self._streams[stream].trim(place.sequence)
+
+
+async def _let_go(parts: Sequence[_Topic | dict[int, Notification] | list[int]]) -> None:
+    """Empty collections that nobody uses any more, a little in each turn of the event loop: memory is freed slowly."""
+    left = _FREED_AT_ONCE
+    for part in parts:
+        drop: Callable[[], object] = part.popitem if isinstance(part, dict) else part.pop
+        while part:
+            drop()
+            left -= 1
+            if not left:
+                left = _FREED_AT_ONCE
+                await asyncio.sleep(0)
 
 
 class _Keys:
@@ -310,10 +327,11 @@ class _Stream:
         self.remove(sequence)
         self._trimmed = max(self._trimmed, sequence)
 
-    def clear(self) -> int:
-        removed = len(self._held)
+    def clear(self) -> tuple[dict[int, Notification], list[int], list[int]]:
+        """Hold nothing, and return what was held."""
+        held = self._held, self._sequences, self._times
         self._held, self._sequences, self._times, self._bytes = {}, [], [], 0
-        return removed
+        return held
 
     def run(self, start: int, end: int, limit: int) -> list[Notification]:
         found: list[Notification] = []
