@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,9 +30,9 @@ open("ended", "w").close()
 """
 
 
-def supervisor(directory: Path, program: str, pause: float = 0.05) -> Supervisor:
+def supervisor(directory: Path, program: str, pause: float = 0.05, healthy: float = 60.0) -> Supervisor:
     program = f"import os; os.chdir({str(directory)!r})\n" + dedent(program)
-    return Supervisor(["-c", program], directory / "flight.json", {"A_VARIABLE": "handed on"}, pause)
+    return Supervisor(["-c", program], directory / "flight.json", {"A_VARIABLE": "handed on"}, pause, healthy)
 
 
 async def until(condition, seconds: float = PATIENCE) -> None:
@@ -111,6 +112,29 @@ def test_it_is_started_again_with_longer_and_longer_pauses(tmp_path: Path, caplo
     assert first >= 0.2
     assert second >= 0.4
     assert {record.event for record in caplog.records if hasattr(record, "event")} == {"archive.process.ended"}
+
+
+@pytest.mark.parametrize(("answers", "pauses"), [(True, ["0.05"] * 3), (False, ["0.05", "0.1", "0.2"])])
+def test_one_that_was_in_use_is_started_again_soon(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, answers: bool, pauses: list[str]
+) -> None:
+    async def run() -> None:
+        child = supervisor(tmp_path, LIVES, healthy=0.1)
+        child.start()
+        for count in range(3):
+            await until(lambda: child.address is not None)
+            if answers:
+                child.is_up()
+            await asyncio.sleep(0.2)
+            assert child._process is not None
+            os.kill(child._process.pid, signal.SIGKILL)
+            await until(lambda so_far=count: child.restarts > so_far)
+        await child.stop()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    ends = [each.getMessage() for each in caplog.records if getattr(each, "event", "") == "archive.process.ended"]
+    assert [re.findall(r"again in (\S+) s", each) for each in ends] == [[each] for each in pauses]
 
 
 def test_one_that_cannot_run_here_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import select
@@ -45,7 +46,7 @@ _GRACE = 3.0  # seconds to end by itself
 _SHORTEST_PAUSE = 1.0  # seconds before it is started again
 _LONGEST_PAUSE = 60.0
 _LONG_PAUSE = 300.0  # after it said that it cannot run here
-_HEALTHY = 60.0  # seconds after which an end is not part of a row of failures
+_HEALTHY = 20.0  # seconds of use after which an end is not part of a row of failures
 _GLANCE = 0.1  # seconds between two looks at the ready file
 _WORDS = 20  # last lines of its error output that are kept
 _LONGEST_LINE = 1024 * 1024
@@ -66,12 +67,19 @@ class Supervisor:
     """
 
     def __init__(
-        self, command: Sequence[str], ready_file: Path, environment: Mapping[str, str], pause: float = _SHORTEST_PAUSE
+        self,
+        command: Sequence[str],
+        ready_file: Path,
+        environment: Mapping[str, str],
+        pause: float = _SHORTEST_PAUSE,
+        healthy: float = _HEALTHY,
     ) -> None:
         self.command = command
         self._ready_file = ready_file
         self._environment = environment
         self._pause = pause
+        self._healthy = healthy
+        self._used_since = math.inf  # it has not answered yet
         self.elected = True  # it is this server that archives
         self.token = secrets.token_urlsafe(32)  # what callers have to know
         self._running: asyncio.Task[None] | None = None
@@ -104,16 +112,17 @@ class Supervisor:
             self._process.stdin.write(b"archive\n" if elected else b"standby\n")
 
     def is_up(self) -> None:
-        """Spark is there: it has answered."""
+        """Note that Spark is there: it has answered."""
         if self.state not in ("running", "stopped") and self.address is not None:
             self._become("running", None)
+            self._used_since = time.monotonic()
             logger.info("the archive is in use", extra={"event": "archive.process.running"})
 
     async def _look_after(self, delay: float) -> None:
         await asyncio.sleep(delay)
         pause = self._pause
         while True:
-            began = time.monotonic()
+            self._used_since = math.inf
             try:
                 code = await self._run()
             except OSError as error:
@@ -129,7 +138,7 @@ class Supervisor:
             self._complained = False
             self.restarts += 1
             self._become("restarting", f"the pipeline process ended with exit code {code}: {self._last_words()}")
-            if time.monotonic() - began > _HEALTHY:
+            if time.monotonic() - self._used_since > self._healthy:
                 pause = self._pause
             logger.warning(
                 "%s; it is started again in %g s", self.reason, pause,
@@ -228,7 +237,7 @@ class Supervisor:
 
 
 def mark(ready_file: Path) -> str:
-    """The mark of the processes that this process starts for a pipeline; there is one pipeline for a ready file."""
+    """Return the mark of processes that this one starts for a pipeline; there is one pipeline for a ready file."""
     return f"{_began(os.getpid())}.{os.getpid()}:{ready_file.absolute()}"
 
 
@@ -287,7 +296,7 @@ def _is_leftover(process: Path, ready_file: Path) -> bool:
 
 
 def _began(number: int) -> str:
-    """When a process began, in the system's own unit; empty if there is none that runs."""
+    """Return when a process began, in the system's own unit; empty if there is none that runs."""
     try:
         words = (_PROCESSES / str(number) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
