@@ -96,7 +96,7 @@ class Historian(Loop):
         self._payloads: dict[int, str] = {}
 
     def run(self) -> None:
-        while not self.stopping.wait(0.2):
+        while not self.stopping.wait(1.0):
             for server in self._servers:
                 self.look(server)
 
@@ -261,7 +261,7 @@ def test_whatever_is_killed_history_is_whole(tmp_path: Path, monkeypatch: pytest
     victims = _schedule(chance)
     with scene(tmp_path, chance, monkeypatch) as (running, outsider), ExitStack() as clients:
         server = running.server
-        publishers = [clients.enter_context(Publisher(name, [server], 0.05)) for name in ("a", "b")]
+        publishers = [clients.enter_context(Publisher(name, [server], 0.2)) for name in ("a", "b")]
         deleter = clients.enter_context(Deleter(server, Random(SEED + 1)))
         historian = clients.enter_context(Historian([server], publishers, deleter))
         compactor = clients.enter_context(OutsideCompactor(Tables(ROOT, outsider.storage)))
