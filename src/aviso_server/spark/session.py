@@ -24,6 +24,8 @@ __all__ = ["SparkFailed", "arrow_function", "has_session", "open_session", "reas
 _JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _OURS = re.compile(r"(?:PipelineError|Refused|Conflict): (.+)")
 _PYTHONS = re.compile(r"^\s*((?:OSError|MemoryError|[a-z][\w.]*\.Arrow\w+): .+)$", re.MULTILINE)
+_CALL = "An error occurred while calling"  # how Spark begins when it only passes on what Java said
+_CAUSE = re.compile(r"^(?:Caused by)?: [\w.$]+: (.+)$", re.MULTILINE)
 _NAMES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -32,9 +34,9 @@ class SparkFailed(PipelineError):
 
 
 def reason(error: BaseException) -> str:
-    """What happened: in our own words if it was us who complained, in Python's, or else the first line of Spark's."""
+    """Say what happened: in our own words if it was us who complained, in Python's, or else in Spark's or Java's."""
     text = str(error)
-    for pattern in (_OURS, _PYTHONS):
+    for pattern in (_OURS, _PYTHONS, *([_CAUSE] if text.startswith(_CALL) else [])):
         if found := pattern.findall(text):
             return str(found[-1]).strip()
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
