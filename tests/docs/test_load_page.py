@@ -16,7 +16,7 @@ from tests.harness import Server
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "load.md"
 ADDRESS = "127.0.0.1:8000"
-SECONDS = 240  # Spark starts twice
+SECONDS = 240
 
 
 @pytest.fixture
@@ -27,7 +27,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.long  # Java starts for each command
 def test_commands_of_the_page_do_what_it_says(server: Server, tmp_path: Path) -> None:
     commands = {RUN: ["bash", "-euo", "pipefail", "-c"], RUN_PYTHON: [sys.executable, "-c"]}
     environment = {

@@ -57,16 +57,23 @@ def sizes(server: Server) -> list[int]:
     return [frame.data["data"]["payload"]["size"] for frame in stream.frames if frame.kind == "notification"]
 
 
-@pytest.mark.long  # Java starts again after each kill
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param((), id="small"),
+        pytest.param(("--spark", "local[2]"), id="Spark", marks=pytest.mark.long),  # Java starts again after the kill
+    ],
+)
 @pytest.mark.usefixtures("spark")
-def test_a_load_that_is_killed_goes_on_without_doubles(tmp_path: Path) -> None:
+def test_a_load_that_is_killed_goes_on_without_doubles(tmp_path: Path, more: tuple[str, ...]) -> None:
     write_rows(tmp_path / "rows.ndjson", 0, 9_999)
     expected = [number for number in range(10_000) if is_good(number)]
     with Server(configuration(archive=False), tmp_path / "server") as server:
-        arguments = (str(tmp_path / "rows.ndjson"), "--url", server.url, "--batch", "20")
+        arguments = (str(tmp_path / "rows.ndjson"), "--url", server.url, "--batch", "20", *more)
         loading = subprocess.Popen(command(server, *arguments), cwd=server.directory, env=environment())
         until(lambda: len(sizes(server)) >= 500 or loading.poll() is not None, SECONDS)
         java = children(loading.pid)
+        assert bool(java) is bool(more)
         os.kill(loading.pid, signal.SIGKILL)
         assert loading.wait() == -signal.SIGKILL, "it was done before it could be killed"
         until(lambda: not [pid for pid in java if is_running(pid)], 30, lambda: "Java is still there")

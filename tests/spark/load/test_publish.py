@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aviso_server.errors import PipelineError
-from aviso_server.spark.load.check_job import Block, CheckTask, check_text_block, lines_and_bytes_before, part_path
+from aviso_server.spark.load.blocks import Block, CheckTask, check_text_block, lines_and_bytes_before, part_path
 from aviso_server.spark.load.inputs import find_inputs
 from aviso_server.spark.load.load_report import Published
 from aviso_server.spark.load.row_checks import Checker, Wanted

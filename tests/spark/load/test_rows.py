@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +20,9 @@ from pyspark.sql import SparkSession
 
 from aviso_server.errors import PipelineError
 from aviso_server.spark.load import row_texts
-from aviso_server.spark.load.check_job import Block, CheckTask, check_all, lines_and_bytes_before, part_path
-from aviso_server.spark.load.inputs import Form, Input, find_inputs, listed
+from aviso_server.spark.load.blocks import Block, CheckTask, check_here, lines_and_bytes_before, part_path
+from aviso_server.spark.load.check_job import check_all
+from aviso_server.spark.load.inputs import Form, Input, find_inputs, listed, read_pieces
 from aviso_server.spark.load.row_checks import Checker, Wanted
 from aviso_server.spark.load.row_texts import Chunk, Texts, check_columns, csv_rows, elements, line_texts, text_chunks
 from tests.spark.load.bad_rows import MARS, good_row
@@ -34,14 +36,26 @@ def found(names: list[str], tmp_path: Path, form: Form | None = None, stdin: byt
     return find_inputs(names, BytesIO(stdin), tmp_path / "work" / "stdin", form)
 
 
-class Checked:
-    """Files that Spark has read and workers have checked."""
+@pytest.fixture(params=["by Spark", "in this process"])
+def reader(request: pytest.FixtureRequest) -> SparkSession | None:
+    """Who reads text files; None for this process."""
+    session: SparkSession | None = request.getfixturevalue("spark") if request.param == "by Spark" else None
+    return session
 
-    def __init__(self, spark: SparkSession, names: list[str], work: Path, wanted: Wanted, size: int = 2**20) -> None:
+
+class Checked:
+    """Files that were read and checked, on Spark if there is one."""
+
+    def __init__(
+        self, spark: SparkSession | None, names: list[str], work: Path, wanted: Wanted, size: int = 2**20
+    ) -> None:
         self.work = work
-        self.files = listed(spark, found(names, work))
+        self.files = found(names, work) if spark is None else listed(spark, found(names, work))
         task = CheckTask(MARS, wanted, LATEST, str(work), faults=True)
-        self.blocks = check_all(spark, self.files, task, lambda done, total: None, size)
+        if spark is None:
+            self.blocks = check_here(self.files, task, lambda done, total: None)
+        else:
+            self.blocks = check_all(spark, self.files, task, lambda done, total: None, size)
 
     def taken(self) -> dict[str, list[tuple[bytes, bytes, str, int]]]:
         """Identifier, payload, topic and time of the rows that were taken, by the names of their files."""
@@ -101,7 +115,7 @@ def expected_rows() -> list[tuple[bytes, bytes, str, int]]:
     return list(zip(*texts, taken.topics, taken.times, strict=True))
 
 
-def test_every_form_and_compression_means_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_form_and_compression_means_the_same(reader: SparkSession | None, tmp_path: Path) -> None:
     folder = tmp_path / "in [x] 1?"
     folder.mkdir()
     table = pa.Table.from_pylist([cells(row) for row in GOOD])
@@ -116,7 +130,7 @@ def test_every_form_and_compression_means_the_same(spark: SparkSession, tmp_path
         "c.jsonl": b"\xef\xbb\xbf" + lines(GOOD).replace(b"\n", b"\r\n"),
         "d.csv": csv_text(GOOD).encode(),
         "e.ndjson": lines(events),
-        "f.ndjson.gz": gzip.compress(lines(GOOD)),
+        "f.ndjson.gz": gzip.compress(lines(GOOD[:9])) + gzip.compress(lines(GOOD[9:])),
         "g.csv.gz": gzip.compress(csv_text(GOOD).encode()),
         "h.json": lines(GOOD).rstrip(),
         "i": gzip.compress(json.dumps(GOOD).encode()),
@@ -130,9 +144,9 @@ def test_every_form_and_compression_means_the_same(spark: SparkSession, tmp_path
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     pq.write_table(table, folder / "j.parquet", row_group_size=7)
-    names = [str(folder / name) for name in (*contents, "j.parquet")]
+    names = [str(folder / name) for name in (*contents, *([] if reader is None else ["j.parquet"]))]
     expected = expected_rows()
-    for name, rows in Checked(spark, names, tmp_path / "work", Wanted(history=True), 500).taken().items():
+    for name, rows in Checked(reader, names, tmp_path / "work", Wanted(history=True), 500).taken().items():
         assert rows == expected, name
 
 
@@ -186,6 +200,28 @@ def test_a_store_is_listed_and_read_by_spark(spark: SparkSession, tmp_path: Path
         Checked(spark, ["viewfs://rows/in/nothing"], tmp_path / "work", Wanted(history=True))
 
 
+@given(content=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"}", b"\xef\xbb\xbf", b"bc"])).map(b"".join))
+@settings(max_examples=150, deadline=None)
+def test_a_file_is_cut_the_same_however_much_is_read_at_a_time(content: bytes) -> None:
+    with NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        given = Input(file.name, file.name, "ndjson")
+        whole = content.removeprefix(b"\xef\xbb\xbf")
+        for separator in (b"\n", b"}"):
+            expected = whole.removesuffix(separator).split(separator) if whole else []
+            for size in (3, 4, 7, 1000):
+                pieces = [piece for some in read_pieces(given, separator, size) for piece in some]
+                assert pieces == expected, size
+
+
+def test_a_text_that_cannot_be_unpacked_is_named(reader: SparkSession | None, tmp_path: Path) -> None:
+    name = str(tmp_path / "rows.ndjson.gz")
+    Path(name).write_bytes(gzip.compress(lines(GOOD * 2000))[:-100])
+    with pytest.raises(PipelineError, match=r"rows\.ndjson\.gz.* cannot be read|end of input stream"):
+        Checked(reader, [name], tmp_path / "work", Wanted(given=True))
+
+
 @given(
     rows=st.lists(
         st.one_of(st.binary(max_size=20).map(lambda row: row.replace(b"\n", b"")), st.just(b"  ")), max_size=40
@@ -214,11 +250,11 @@ def test_every_line_has_its_number_and_place(rows: list[bytes], sizes: list[int]
 @pytest.mark.parametrize("size", [50, 300, 2**20])
 @pytest.mark.parametrize("end", [b"", b"\n"], ids=["open", "closed"])
 def test_every_line_is_read_once_wherever_spark_cuts_a_file(
-    spark: SparkSession, tmp_path: Path, size: int, end: bytes
+    reader: SparkSession | None, tmp_path: Path, size: int, end: bytes
 ) -> None:
     content = ODD + b"\n" + lines(GOOD[:2]).rstrip() + end
     (tmp_path / "odd.ndjson").write_bytes(content)
-    checked = Checked(spark, [str(tmp_path / "odd.ndjson")], tmp_path / "work", Wanted(given=True), size)
+    checked = Checked(reader, [str(tmp_path / "odd.ndjson")], tmp_path / "work", Wanted(given=True), size)
     expected = [
         (line, row.rstrip(b"\r").decode(errors="backslashreplace"))
         for line, row in enumerate(ODD.split(b"\n"), 1)
@@ -282,13 +318,15 @@ def test_csv_rows_that_cannot_be_read_do_not_take_others_along(size: int) -> Non
 
 @pytest.mark.parametrize("size", [200, 2**20])
 @pytest.mark.parametrize("broken", [False, True], ids=["lines", "line ends in quotes"])
-def test_large_csv_files_are_split_where_rows_end(spark: SparkSession, tmp_path: Path, size: int, broken: bool) -> None:
+def test_large_csv_files_are_split_where_rows_end(
+    reader: SparkSession | None, tmp_path: Path, size: int, broken: bool
+) -> None:
     text = csv_text(GOOD)
     if broken:
         text = text.replace('{""size""', '{\n\n""size""')
     (tmp_path / "rows.csv").write_text(text, newline="")
-    checked = Checked(spark, [str(tmp_path / "rows.csv")], tmp_path / "work", Wanted(given=True), size)
-    assert (len(checked.blocks) > 5) is (size == 200 and not broken)
+    checked = Checked(reader, [str(tmp_path / "rows.csv")], tmp_path / "work", Wanted(given=True), size)
+    assert (len(checked.blocks) > 5) is (size == 200 and not broken and reader is not None)
     step = 3 if broken else 1
     assert [line for line, _, _ in checked.items()] == [2 + step * number for number in range(30)]
     assert all(text.encode()[offset - 2 : offset] == b"\r\n" for _, offset, _ in checked.items())
@@ -324,10 +362,10 @@ def test_elements_of_an_array_with_their_lines(block: int) -> None:
     assert list(elements([b" [ ] "], "f")) == []
 
 
-def test_an_array_that_is_none_stops_the_load(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_array_that_is_none_stops_the_load(reader: SparkSession | None, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_bytes(b'[{"identifier": {}},\n {"b": 2')
     with pytest.raises(PipelineError, match=r"rows\.json' is not a JSON array: from line 1 on its brackets"):
-        Checked(spark, [str(tmp_path / "rows.json")], tmp_path / "work", Wanted(given=True))
+        Checked(reader, [str(tmp_path / "rows.json")], tmp_path / "work", Wanted(given=True))
 
 
 def test_files_folders_globs_and_standard_input_are_found_in_order(tmp_path: Path) -> None:

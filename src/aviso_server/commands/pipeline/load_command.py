@@ -46,7 +46,7 @@ TOO_MANY = 3
 
 _MOST_REASONS = 20  # that are shown to people
 _RETRIES = "10"
-_SMALL = 32 * 1024 * 1024  # bytes of files that a server's Spark does beside its own work
+_SMALL = 32 * 1024 * 1024  # bytes of files that are checked sooner than a Spark of their own would start
 
 
 @click.command()
@@ -123,7 +123,7 @@ def load(
             report = _import(place, kind, given, form, folder, limit)
         else:
             request = _request(place, kind, given, form, options, dry_run, folder, limit, batch, again)
-            report = _load(place, kind, request)
+            report = _load(place, kind, request, with_spark=spark is not None)
         if report.quarantine is not None and folder is not None:  # as it was named, not as Spark was told
             report = msgspec.structs.replace(report, quarantine=str(folder / Path(report.quarantine).name))
     except AvisoError as error:
@@ -184,13 +184,17 @@ def _request(
     )
 
 
-def _load(place: Place, kind: EventType | GenericType, request: LoadRequest) -> LoadReport:
+def _load(place: Place, kind: EventType | GenericType, request: LoadRequest, with_spark: bool) -> LoadReport:
+    """Load here what is checked before Spark would have started; with Spark what is large, or none of ours to read."""
     from aviso_server.spark.load.load_report import LoadReport
+    from aviso_server.spark.load.loading import load as load_here
 
     members = {"event_type": definition_of(kind), "load": msgspec.to_builtins(request)}
     sizes = [each.bytes for each in request.files]
     is_small = sum(size or 0 for size in sizes) <= _SMALL and None not in sizes
     with _steps("checking", "publishing") as heard:
+        if is_small and not with_spark and all(each.is_text for each in request.files):
+            return load_here(None, kind, request, heard)
         return msgspec.convert(on_spark(place, "load", members, heard, is_small), LoadReport)
 
 
@@ -296,7 +300,7 @@ def _is_running(process: int) -> bool:
 
 
 def _refuse_history(settings: Settings) -> None:
-    """PipelineError if a server with these settings could not go on after an imported past."""
+    """Raise PipelineError if a server with these settings could not go on after an imported past."""
     backend = settings.notification_backend
     if backend.kind != "sqlite":
         raise PipelineError(

@@ -1,8 +1,6 @@
 """The check of all rows on Spark: `spark.read` splits and unpacks the files, and tasks check what they read.
 
-Rows go from Spark to its Python workers as Arrow batches. What comes back is a summary of each block: the rows that
-were taken or refused go into files of the block, whose names appear when they are complete. A task that Spark runs
-again writes the same once more.
+Rows go from Spark to its Python workers as Arrow batches, and each task checks the blocks that it was given.
 """
 
 from __future__ import annotations
@@ -18,84 +16,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # everybody's name for it
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from aviso_server.errors import AvisoError, PipelineError
-from aviso_server.model.event_type import EventType, GenericType
-from aviso_server.model.notification import Box
+from aviso_server.spark.load.blocks import Block, CheckTask, Told, check_text_block, leave
 from aviso_server.spark.load.inputs import Input, linked, place_of
-from aviso_server.spark.load.load_report import FAULTS, FaultPart, Summary, Tally
-from aviso_server.spark.load.row_checks import Checker, Wanted
-from aviso_server.spark.load.row_texts import ARRAY_SEPARATOR, Chunk, check_columns, table_chunks, text_chunks
+from aviso_server.spark.load.row_checks import Checker
+from aviso_server.spark.load.row_texts import ARRAY_SEPARATOR, check_columns, table_chunks
 from aviso_server.spark.session import reason
 
-__all__ = ["HISTORY", "SPLIT_BYTES", "Block", "CheckTask", "Told", "check_all", "check_text_block", "fault_parts",
-           "lines_and_bytes_before", "part_path", "run_on_batches"]  # fmt: skip
-
-Told = Callable[[int, int], None]
-"""Called with how many tasks are done, and how many there are."""
+__all__ = ["check_all", "run_on_batches"]
 
 T = TypeVar("T")
-Step = Literal["faults", "items", "history"]
 
-SPLIT_BYTES = 32 * 1024 * 1024
-"""How much of a file a task gets, at most, if it can be split."""
-
-ITEMS = pa.schema([("offset", pa.int64()), ("line", pa.int64()), ("identifier", pa.binary()), ("payload", pa.binary())])
-"""Rows to publish; lines and offsets are counted within the block."""
-
-HISTORY = pa.schema(
-    [
-        ("time_ns", pa.int64()),
-        ("file", pa.int32()),
-        ("block", pa.int64()),
-        ("offset", pa.int64()),
-        ("topic", pa.string()),
-        ("identifier", pa.string()),
-        ("payload", pa.string()),
-        *((f"box_{name}", pa.float64()) for name in Box._fields),
-    ]
-)
-"""Rows with all that the archive keeps of them; file, block and offset are their order."""
-
-_SCHEMAS: dict[Step, pa.Schema] = {"faults": FAULTS, "items": ITEMS, "history": HISTORY}
-_GROUP = 10_000  # rows, or a few more, that are written together
+_SPLIT_BYTES = 32 * 1024 * 1024  # of a file that can be split: what a task gets at most
 _WHOLE = 2**40  # bytes: more than a file has
 _POLL = 0.3  # seconds
 _PATH, _START, _ROW = "aviso file", "aviso block", "aviso row"  # columns beside those of the file
 
 
-class CheckTask(msgspec.Struct, frozen=True):
-    """What workers are told. Pickles."""
-
-    event_type: EventType | GenericType
-    wanted: Wanted
-    latest: int  # the moment up to which times are the past: nanoseconds since 1970
-    folder: str  # for what they leave
-    faults: bool  # whether refused rows are wanted
-
-
-class Block(msgspec.Struct, frozen=True):
-    """A part of a file that one task has read, and what came of its rows."""
-
-    file: int  # the number of the file
-    start: int  # where Spark says that it begins: tells blocks of a file apart, and their order
-    lines: int  # of the text, blank ones too; none for a table
-    bytes: int  # of the text, unpacked
-    summary: Summary
-
-
 def check_all(
-    session: SparkSession, files: Sequence[Input], task: CheckTask, told: Told, split_bytes: int = SPLIT_BYTES
+    session: SparkSession, files: Sequence[Input], task: CheckTask, told: Told, split_bytes: int | None = None
 ) -> list[Block]:
     """Check every row of the files; the blocks in order. PipelineError if a file cannot be read."""
     folder = Path(task.folder)
@@ -103,38 +51,17 @@ def check_all(
     _use(session)
     with _settings(session, {"spark.sql.caseSensitive": "true", "spark.sql.legacy.parquet.nanosAsLong": "true"}):
         found: list[Block] = []
-        for frame, settings in _frames(session, given, split_bytes, task):
+        for frame, settings in _frames(session, given, split_bytes or _SPLIT_BYTES, task):
             work = partial(_check_batches, {place_of(each.path): at for at, each in enumerate(given)}, given, task)
             with _settings(session, settings):
                 found += run_on_batches(session, frame, work, folder, told)
     return sorted(found, key=lambda block: (block.file, block.start))
 
 
-def lines_and_bytes_before(blocks: Sequence[Block]) -> list[tuple[int, int]]:
-    """Return how many lines and bytes of its file come before each block; none of a table, whose rows say it."""
-    found = []
-    file, lines, size = -1, 0, 0
-    for block in blocks:
-        if block.file != file:
-            file, lines, size = block.file, 0, 0
-        found.append((lines, size))
-        lines, size = lines + block.lines, size + block.bytes
-    return found
-
-
-def fault_parts(folder: Path, files: Sequence[Input], blocks: Sequence[Block]) -> list[FaultPart]:
-    """Return where the refused rows of these blocks are."""
-    return [
-        FaultPart(files[block.file].name, part_path(folder, "faults", block.file, block.start), before)
-        for block, (before, _) in zip(blocks, lines_and_bytes_before(blocks), strict=True)
-        if block.summary.refused
-    ]
-
-
 def _frames(
     session: SparkSession, files: Sequence[Input], split_bytes: int, task: CheckTask
 ) -> Iterator[tuple[DataFrame, dict[str, str]]]:
-    """Files that are read in the same way as one table each, with the settings to read it with."""
+    """Yield a table for the files that are read in the same way, with the settings to read it with."""
     split = {"spark.sql.files.maxPartitionBytes": str(split_bytes)}
     whole = {"spark.sql.files.maxPartitionBytes": str(_WHOLE), "spark.sql.files.openCostInBytes": str(_WHOLE)}
     tables = [each for each in files if each.form == "parquet"]
@@ -152,7 +79,7 @@ def _frames(
 
 
 def _texts(session: SparkSession, files: Sequence[Input], separator: str = "\n") -> DataFrame:
-    """The pieces of text files, as bytes: Spark reads any UTF-8, and leaves what is none as it is."""
+    """Read the pieces of text files as bytes: Spark reads any UTF-8, and leaves what is none as it is."""
     read = session.read.option("lineSep", separator).text([_escaped(each) for each in files])
     return read.select(
         F.col("value").cast("binary").alias("value"),
@@ -162,12 +89,12 @@ def _texts(session: SparkSession, files: Sequence[Input], separator: str = "\n")
 
 
 def _escaped(given: Input) -> str:
-    """The path of a file, which Spark takes for a pattern."""
+    """Escape the path of a file, which Spark takes for a pattern."""
     return "".join(f"\\{letter}" if letter in "{}[]*?\\" else letter for letter in given.path)
 
 
 def _table(session: SparkSession, files: Sequence[Input], task: CheckTask) -> DataFrame:
-    """The rows of Parquet files; columns that are not in all of them are empty where they are not."""
+    """Read the rows of Parquet files; columns that are not in all of them are empty where they are not."""
     reader = session.read.option("mergeSchema", True)
     try:
         read = reader.parquet(*map(_escaped, files))
@@ -199,7 +126,7 @@ def _unknown(columns: Sequence[str], task: CheckTask) -> bool:
 
 
 def _csv_by_quotes(session: SparkSession, files: Sequence[Input], split_bytes: int) -> tuple[list[Input], list[Input]]:
-    """CSV files that may be split at any line, and those that one task has to read: a row may go over several lines.
+    """Tell CSV files that may be split at any line from those that one task has to read: with rows of several lines.
 
     Small and compressed files are read by one task anyway. In others Spark looks for lines with an odd number of
     quotes.
@@ -262,11 +189,11 @@ class BatchSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format(...)`. Called on the driver."""
+        """Return the name for `format(...)`. Called on the driver."""
         return "aviso-batches"
 
     def writer(self, schema: StructType, overwrite: bool) -> _BatchWriter:
-        """The writer. Called on the driver; the writer is pickled."""
+        """Make the writer. Called on the driver; the writer is pickled."""
         return _BatchWriter(*pickle.loads(b64decode(self.options["work"])))
 
 
@@ -300,7 +227,7 @@ class _BatchWriter(DataSourceArrowWriter):
         draft.replace(self._answers)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Some task failed. Called beside the driver: there is no answer."""
+        """Do nothing: some task failed, and there is no answer. Called beside the driver."""
 
 
 def _run_watched(session: SparkSession, work: Callable[[], Any], told: Told) -> None:
@@ -342,22 +269,15 @@ def _check_batches(
         rows = (batch for _, batch in runs)
         if files[number].form == "parquet":
             chunks = table_chunks(map(_table_rows, rows), checker, task.event_type)
-            found.append(_leave(chunks, number, start, task))
+            found.append(leave(chunks, number, start, task))
         else:
             pieces = (batch.column(0).to_pylist() for batch in rows)
             found.append(check_text_block(files[number], number, start, pieces, checker, task))
     return found
 
 
-def check_text_block(
-    given: Input, number: int, start: int, pieces: Iterable[list[bytes]], checker: Checker, task: CheckTask
-) -> Block:
-    """Check what Spark has cut a block of a text file into, and leave it for the next step."""
-    return _leave(text_chunks(given, start == 0, pieces, checker, task.event_type), number, start, task)
-
-
 def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], pa.RecordBatch]]:
-    """The rows of each block, which are beside each other."""
+    """Yield the rows of each block, which are beside each other."""
     for batch in batches:
         left = batch
         while left.num_rows:
@@ -371,125 +291,5 @@ def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], 
 
 
 def _table_rows(batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-    """A batch of a table without our own columns, with how many rows are before it."""
+    """Return a batch of a table without our own columns, with how many rows are before it."""
     return batch.column(_ROW)[0].as_py(), batch.select(range(batch.num_columns - 3))
-
-
-def _leave(chunks: Iterable[Chunk], number: int, start: int, task: CheckTask) -> Block:
-    tally = Tally()
-    folder = Path(task.folder)
-    lines = size = 0
-    taken = None
-    if task.wanted.history or task.wanted.given:
-        taken = _Part(folder, "history" if task.wanted.history else "items", number, start)
-    refused = _Part(folder, "faults", number, start) if task.faults else None
-    parts = [part for part in (taken, refused) if part is not None]
-    try:
-        for chunk in chunks:
-            tally.add(chunk.count, chunk.outcome.faults.values())
-            lines, size = chunk.lines_end, chunk.bytes_end
-            if refused is not None and chunk.outcome.faults:
-                refused.add(_faults_of(chunk))
-            if taken is not None:
-                taken.add(_history_of(chunk, number, start) if task.wanted.history else _items_of(chunk))
-        for part in parts:
-            part.finish()
-    except BaseException:
-        for part in parts:
-            part.abandon()
-        raise
-    return Block(number, start, lines, size, tally.summary())
-
-
-def part_path(folder: Path, step: Step, file: int, start: int) -> Path:
-    """Return where the rows of a block are."""
-    return folder / step / f"part-{file:06d}-{start:015d}.{'arrow' if step == 'faults' else 'parquet'}"
-
-
-class _Part:
-    """A file that is being written; it gets its name only when all went well."""
-
-    def __init__(self, folder: Path, step: Step, file: int, start: int) -> None:
-        self._path = part_path(folder, step, file, start)
-        self._draft = self._path.with_name(f"_{self._path.name}.{os.getpid()}")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer: pq.ParquetWriter | pa.RecordBatchFileWriter
-        if step == "faults":  # read once and by ourselves: what is quickest to write
-            self._writer = pa.ipc.new_file(self._draft, FAULTS, options=pa.ipc.IpcWriteOptions(compression="lz4"))
-        else:
-            self._writer = pq.ParquetWriter(self._draft, _SCHEMAS[step], compression="lz4", use_dictionary=False)
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0  # that wait
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take some more rows."""
-        if batch.num_rows:
-            self._waiting.append(batch)
-            self._rows += batch.num_rows
-        if self._rows >= _GROUP:
-            self._write()
-
-    def finish(self) -> None:
-        """Give the file its name: all rows are there."""
-        self._write()
-        self._writer.close()
-        self._draft.replace(self._path)
-
-    def abandon(self) -> None:
-        """Leave nothing behind: something went wrong."""
-        self._writer.close()
-        self._draft.unlink(missing_ok=True)
-
-    def _write(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
-            self._waiting, self._rows = [], 0
-
-
-def _faults_of(chunk: Chunk) -> pa.RecordBatch:
-    faults = sorted(chunk.outcome.faults.items())
-    columns: list[Sequence[Any]] = [
-        [chunk.lines[place] for place, _ in faults],
-        chunk.raw([place for place, _ in faults]),
-        [fault.field for _, fault in faults],
-        [_encodable(fault.reason) for _, fault in faults],
-        [fault.code for _, fault in faults],
-    ]
-    return _batch(FAULTS, columns)
-
-
-def _encodable(text: str) -> str:
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
-
-
-def _items_of(chunk: Chunk) -> pa.RecordBatch:
-    taken, starts = chunk.outcome.taken, chunk.offsets()
-    columns: list[Sequence[Any]] = [
-        [starts[place] for place in taken.places],
-        [chunk.lines[place] for place in taken.places],
-        taken.given,
-        taken.payloads,
-    ]
-    return _batch(ITEMS, columns)
-
-
-def _history_of(chunk: Chunk, number: int, start: int) -> pa.RecordBatch:
-    taken, starts = chunk.outcome.taken, chunk.offsets()
-    count = len(taken.places)
-    boxes = [[None if box is None else box[side] for box in taken.boxes or [None] * count] for side in range(4)]
-    columns: list[Sequence[Any]] = [
-        list(taken.times),
-        [number] * count,
-        [start] * count,
-        [starts[place] for place in taken.places],
-        list(taken.topics),
-        list(taken.identifiers),
-        list(taken.payloads),
-        *boxes,
-    ]
-    return _batch(HISTORY, columns)
-
-
-def _batch(schema: pa.Schema, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -24,7 +24,8 @@ from aviso_server.lake.storage import is_local, local_path, storage_of
 from aviso_server.lake.table import Table
 from aviso_server.model.batch import columns_of
 from aviso_server.model.event_type import EventType, GenericType
-from aviso_server.spark.load.check_job import HISTORY, Told, run_on_batches
+from aviso_server.spark.load.blocks import HISTORY, Told
+from aviso_server.spark.load.check_job import run_on_batches
 
 __all__ = ["import_history", "refuse_if_archived"]
 
@@ -46,7 +47,7 @@ class _Past(msgspec.Struct, frozen=True):
 
 
 def refuse_if_archived(root: str, stream: str) -> None:
-    """PipelineError if the stream has a past already."""
+    """Raise PipelineError if the stream has a past already."""
     refuse_previous(root, storage_of(root))
     if last := Table(root, stream, storage_of(root)).snapshot().watermark:
         raise PipelineError(
@@ -109,7 +110,7 @@ def _write(past: _Past, batches: Iterator[pa.RecordBatch]) -> list[NewFile]:
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each stretch of time, which are beside each other."""
+    """Yield the rows of each stretch of time, which are beside each other."""
     numbers = batch.column("bucket").to_numpy()
     start = 0
     for place in range(1, len(numbers) + 1):

@@ -37,6 +37,7 @@ __all__ = [
     "linked",
     "listed",
     "place_of",
+    "read_pieces",
     "split_header",
 ]
 
@@ -74,8 +75,13 @@ class Input(msgspec.Struct, frozen=True):
     bytes: int | None = None  # as it lies there, if known
 
     @property
+    def is_text(self) -> bool:
+        """Return True for a text file of this machine."""
+        return self.form not in (None, "parquet") and not self.is_remote
+
+    @property
     def is_remote(self) -> bool:
-        """True for a file of a store that only Spark can reach."""
+        """Return True for a file of a store that only Spark can reach."""
         return _ADDRESS.match(self.path) is not None
 
 
@@ -116,6 +122,20 @@ def find_inputs(names: Sequence[str], stdin: BinaryIO, spool: Path, form: Form |
             found += [_looked_at(path, form) for path in _paths(name)]
     _refuse_twice([each.name for each in found])
     return found
+
+
+def read_pieces(given: Input, separator: bytes, at_once: int = 1024 * 1024) -> Iterator[list[bytes]]:
+    """Yield the pieces of a text file of this machine, cut as Spark cuts it; PipelineError if it cannot be read."""
+    codec = next((codec for _, ending, codec in _COMPRESSED if ending == given.packed), None)
+    try:
+        with pa.input_stream(given.path, compression=codec) as content:
+            rest = bytes(content.read(at_once)).removeprefix(_BOM)
+            while block := bytes(content.read(at_once)):
+                *pieces, rest = (rest + block).split(separator)
+                yield pieces
+    except (OSError, EOFError, pa.ArrowException) as error:
+        raise PipelineError(f"'{given.name}' cannot be read: {error}") from None
+    yield rest.removesuffix(separator).split(separator) if rest else []
 
 
 def listed(session: SparkSession, given: Sequence[Input], form: Form | None = None) -> list[Input]:

@@ -63,15 +63,15 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def taken(self) -> int:
-        """How many rows were taken."""
+        """Count the rows that were taken."""
         return self.rows - self.refused
 
     def ranked(self) -> list[tuple[Reason, int]]:
-        """The rules, the one that was broken most often first."""
+        """Return the rules, the one that was broken most often first."""
         return sorted(self.reasons, key=lambda each: (-each[1], each[0]))
 
     def describe(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return it as JSON values."""
         reasons = [
             {"code": reason.code, "field": reason.field or None, "reason": reason.rule, "rows": count}
             for reason, count in self.ranked()
@@ -99,12 +99,12 @@ class Tally:
             self._reasons[reason] += times
 
     def summary(self) -> Summary:
-        """All of it."""
+        """Return all of it."""
         return Summary(self.rows, self._reasons.total(), list(self._reasons.items()))
 
 
 def summed(parts: Sequence[Summary]) -> Summary:
-    """Several as one."""
+    """Add several up."""
     reasons: Counter[Reason] = Counter()
     for part in parts:
         for reason, count in part.reasons:
@@ -126,7 +126,7 @@ class Limit(msgspec.Struct, frozen=True):
     percent: float | None = None
 
     def broken(self, summary: Summary) -> str | None:
-        """What to say if more were refused than may be; None if not."""
+        """Return what to say if more were refused than may be; None if not."""
         if self.rows is not None and summary.refused > self.rows:
             return _broken(summary, f"{self.rows:,} rows")
         if self.percent is not None and summary.refused * 100 > self.percent * summary.rows:
@@ -140,7 +140,7 @@ def _broken(summary: Summary, limit: str) -> str:
 
 
 def read_limit(text: str | None) -> Limit:
-    """The limit in `N` or `P%`; PipelineError for anything else."""
+    """Read a limit, `N` or `P%`; PipelineError for anything else."""
     if text is None:
         return Limit()
     found = _LIMIT.fullmatch(text)

@@ -7,24 +7,22 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from aviso_server.errors import AvisoError, PipelineError
 from aviso_server.model.event_type import EventType, GenericType
 from aviso_server.spark.command_jobs import Heard
-from aviso_server.spark.load.check_job import (
-    SPLIT_BYTES,
+from aviso_server.spark.load.blocks import (
     Block,
     CheckTask,
     Told,
-    check_all,
+    check_here,
     fault_parts,
     lines_and_bytes_before,
     part_path,
 )
-from aviso_server.spark.load.history_import import import_history
 from aviso_server.spark.load.inputs import Input, LoadRequest, listed
 from aviso_server.spark.load.load_report import (
     Limit,
@@ -40,6 +38,9 @@ from aviso_server.spark.load.row_texts import check_columns
 from aviso_server.spark.load.sending import ItemPart, LoadLedger, publish_all
 from pyspark_aviso.options import Options
 
+if TYPE_CHECKING:  # Spark is large: a small load does without it
+    from pyspark.sql import SparkSession
+
 __all__ = ["Loading", "TooManyRefused", "load"]
 
 
@@ -47,7 +48,7 @@ class TooManyRefused(PipelineError):
     """More rows were refused than may be."""
 
 
-def load(session: SparkSession, kind: EventType | GenericType, request: LoadRequest, heard: Heard) -> LoadReport:
+def load(session: SparkSession | None, kind: EventType | GenericType, request: LoadRequest, heard: Heard) -> LoadReport:
     """Do what is requested; what stops it is part of the report, beside what was done before."""
     loading: Loading | None = None
     published: Published | None = None
@@ -63,7 +64,7 @@ def load(session: SparkSession, kind: EventType | GenericType, request: LoadRequ
     error: AvisoError | None = None
     try:
         quarantine = None if request.quarantine is None else Path(request.quarantine)
-        files = listed(session, request.files, request.form)
+        files = request.files if session is None else listed(session, request.files, request.form)
         loading = Loading(session, files, kind, Path(request.work), quarantine, request.limit)
         if request.dry_run or request.server is None:
             loading.check(time.time_ns(), checked)
@@ -85,17 +86,20 @@ def load(session: SparkSession, kind: EventType | GenericType, request: LoadRequ
 
 
 class Loading:
-    """A load of some files; nothing is published or imported before every row has been checked."""
+    """A load of some files; nothing is published or imported before every row has been checked.
+
+    Without a session this process checks the rows. It can do so with text files of this machine.
+    """
 
     def __init__(
         self,
-        session: SparkSession,
+        session: SparkSession | None,
         files: Sequence[Input],
         event_type: EventType | GenericType,
         work: Path,
         quarantine: Path | None = None,
         limit: Limit = Limit(),  # noqa: B008  # frozen
-        split_bytes: int = SPLIT_BYTES,
+        split_bytes: int | None = None,
     ) -> None:
         self.summary = Summary()
         self.quarantined: Path | None = None  # where the refused rows are
@@ -136,6 +140,9 @@ class Loading:
 
     def import_history(self, root: str, latest: int, checked: Told, told: Told) -> int:
         """Check every row and then make what was taken the past of the stream; return how many there are."""
+        from aviso_server.spark.load.history_import import import_history
+
+        assert self._session is not None, "history is numbered by Spark"
         self._check(Wanted(history=True), latest, checked)
         return import_history(self._session, root, self._event_type, self._work, told=told)
 
@@ -159,7 +166,12 @@ class Loading:
                 check_columns(each.columns, self._event_type, each.name, wanted.history)
         shutil.rmtree(self._work, ignore_errors=True)
         task = CheckTask(self._event_type, wanted, latest, str(self._work.resolve()), self._quarantine is not None)
-        self._blocks = check_all(self._session, self._files, task, told, self._split_bytes)
+        if self._session is None:
+            self._blocks = check_here(self._files, task, told)
+        else:
+            from aviso_server.spark.load.check_job import check_all
+
+            self._blocks = check_all(self._session, self._files, task, told, self._split_bytes)
         self.summary = summed([block.summary for block in self._blocks])
         self._keep_refused(None)
         self._refuse_too_many(0)

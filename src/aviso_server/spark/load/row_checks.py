@@ -63,7 +63,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def fault_of(error: RequestError) -> Fault:
-    """The fault that an error of the model stands for."""
+    """Return the fault that an error of the model stands for."""
     code = error.code if isinstance(error, MalformedRequest) else INVALID
     shown = error.message
     if isinstance(error, MalformedRequest) and error.details != error.message:
@@ -72,7 +72,7 @@ def fault_of(error: RequestError) -> Fault:
 
 
 def rule_of(fault: Fault) -> str:
-    """The reason without the value at fault, so that rows which broke the same rule are counted together."""
+    """Return the reason without the value at fault, so that rows which broke the same rule are counted together."""
     if fault.code != INVALID and fault.field is None:
         return fault.reason.partition(":")[0]
     field = _FIELD.match(fault.reason)
@@ -111,7 +111,7 @@ class Taken(msgspec.Struct, frozen=True):
     times: Sequence[int] = ()
 
     def joined(self, rows: Sequence[TakenRow], wanted: Wanted) -> Taken:
-        """These and some more, in order."""
+        """Return these and some more, in order."""
         if not rows:
             return self
         every = [*self.places, *[row.place for row in rows]]
@@ -162,7 +162,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 def read_row(line: bytes, event_type: str) -> Notice:
-    """The notification in a JSON text; RequestError says what is wrong with its form."""
+    """Read the notification in a JSON text; RequestError says what is wrong with its form."""
     members = loads(line)
     if not isinstance(members, dict):
         raise _shape("a notification must be a JSON object")
@@ -193,7 +193,7 @@ def check_identifier(identifier: dict[str, Any]) -> None:
 
 
 def _event(members: dict[str, Any], event_type: str) -> Notice:
-    """A CloudEvent as `aviso-server replay --json` prints it."""
+    """Read a CloudEvent as `aviso-server replay --json` prints it."""
     kind = members.get("type")
     if isinstance(kind, str):
         check_event_type(kind.removeprefix("int.ecmwf.aviso."), event_type)
@@ -220,14 +220,14 @@ class Times:
         self._latest = latest
 
     def read(self, values: Sequence[Any]) -> list[int | None]:
-        """Nanoseconds since 1970; None for those to ask `read_one` about."""
+        """Return nanoseconds since 1970; None for those to ask `read_one` about."""
         plain = self._plain(values)
         if plain is not None:
             return plain
         return [self._one(value) for value in values]
 
     def read_one(self, value: Any) -> int:
-        """Nanoseconds since 1970; InvalidRequest says what is accepted."""
+        """Return nanoseconds since 1970; InvalidRequest says what is accepted."""
         time = read_time(value)
         if not 0 <= time <= self._latest:
             raise InvalidRequest(
@@ -242,7 +242,7 @@ class Times:
             return None
 
     def _plain(self, values: Sequence[Any]) -> list[int | None] | None:
-        """All of them, if they are written as most programs write them and are acceptable."""
+        """Read all of them, if they are written as most programs write them and are acceptable."""
         try:
             texts = pa.array(values, pa.string())
             if texts.null_count or not pc.all(pc.match_substring_regex(texts, _PLAIN_TIME)).as_py():
@@ -258,7 +258,7 @@ class Times:
 
 
 def read_time(value: Any) -> int:
-    """Nanoseconds since 1970 of a time in a row; InvalidRequest says what is accepted."""
+    """Return nanoseconds since 1970 of a time in a row; InvalidRequest says what is accepted."""
     if value is None or value == "":
         raise InvalidRequest("Field 'time' is missing: history needs the time of each notification", field=_TIME)
     if isinstance(value, datetime.datetime):
@@ -310,7 +310,7 @@ class Checker:
             self._mixed = [place for place, name in enumerate(self._bulk.names) if _is_mixed(event_type.fields[name])]
 
     def lines(self, lines: Sequence[bytes]) -> Outcome:
-        """What becomes of rows that are JSON texts."""
+        """Check rows that are JSON texts."""
         if self._bulk is None:
             return self._slowly(NOTHING, range(len(lines)), lines)
         rows, slow = self._decoded(lines)
@@ -346,7 +346,7 @@ class Checker:
         return outcome
 
     def _refused(self, identifiers: Sequence[Any]) -> dict[int, _Cause | None]:
-        """The places of identifiers that are not plainly acceptable, and why if it is a single short value."""
+        """Find identifiers that are not plainly acceptable, and why if it is a single short value."""
         assert self._bulk is not None
         found: dict[int, _Cause | None] = {}
         for place, value in enumerate(self._values):
@@ -362,7 +362,7 @@ class Checker:
         return found
 
     def _decoded(self, lines: Sequence[bytes]) -> tuple[list[Any], list[int]]:
-        """Plain rows with None in the place of those that are not plain, and where these are."""
+        """Decode plain rows, with None in the place of the others, and say where these are."""
         rows: list[Any] = []
         others: list[int] = []
         left = iter(lines)
@@ -375,7 +375,7 @@ class Checker:
         return rows, others
 
     def _odd(self, rows: Sequence[Any], payloads: Sequence[bytes]) -> dict[int, _Cause | None]:
-        """The places of rows that need a closer look, and why if it is one thing that can be told without it."""
+        """Find rows that need a closer look, and why if it is one thing that can be told without it."""
         odd: dict[int, list[_Cause | None]] = {}
         named = {None, self._event_type.name}
         names = list(map(_event_type, rows))
@@ -396,7 +396,7 @@ class Checker:
     def table(
         self, columns: Sequence[Sequence[Any]], payloads: Sequence[bytes], times: Sequence[Any] | None, others: Notices
     ) -> Outcome:
-        """What becomes of rows in columns, one for each field by name; rows in `others` are not plain: see there.
+        """Check rows in columns, one for each field by name; rows in `others` are not plain: see there.
 
         Payloads are canonical already.
         """
@@ -427,12 +427,12 @@ class Checker:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields that `table` wants columns for, in order; none if it takes rows as a whole only."""
+        """Return the fields that `table` wants columns for, in order; none if it takes rows as a whole only."""
         return () if self._bulk is None else self._bulk.names
 
     @property
     def needs_payload(self) -> bool:
-        """True if rows without a payload are refused."""
+        """Return True if rows without a payload are refused."""
         return self._needs_payload
 
     def _quickly(
@@ -443,7 +443,7 @@ class Checker:
         given: Sequence[bytes] | None,
         times: Sequence[Any] | None,
     ) -> tuple[Taken, list[int]]:
-        """The rows that are plainly acceptable, and the places of the others."""
+        """Return the rows that are plainly acceptable, and the places of the others."""
         if not places:
             return NOTHING, []
         assert self._bulk is not None
@@ -454,7 +454,7 @@ class Checker:
     def _whole(
         self, places: Sequence[int], columns: Sequence[Sequence[Any]], payloads: Sequence[bytes], times: Sequence[Any]
     ) -> tuple[Taken, list[int]]:
-        """The same with all that the archive keeps."""
+        """Do the same with all that the archive keeps."""
         assert self._bulk is not None
         moments = self._times.read(times)
         refused: list[int] = []
@@ -482,7 +482,7 @@ class Checker:
             return error.with_traceback(None)  # which leads to all rows, and would keep them
 
     def _each(self, taken: Taken, notices: Notices) -> Outcome:
-        """One by one, by the model's own check."""
+        """Check one by one, by the model's own check."""
         rows: list[TakenRow] = []
         faults: dict[int, Fault] = {}
         for place, notice in notices.items():
@@ -510,7 +510,7 @@ class Checker:
 def _taken(
     places: Sequence[int], payloads: Sequence[bytes], given: Sequence[bytes] | None, refused: Sequence[int]
 ) -> tuple[Taken, list[int]]:
-    """The rows without those that were refused, and where these are."""
+    """Return the rows without those that were refused, and where these are."""
     if not refused:
         return Taken(places, payloads, given or ()), []
     kept = _others(refused, len(places))
@@ -519,7 +519,7 @@ def _taken(
 
 
 def _others(places: Iterable[int], count: int) -> bytearray:
-    """For each of so many places whether it is another one than these."""
+    """Mark, of so many places, all but these."""
     kept = bytearray(b"\1") * count
     for place in places:
         kept[place] = 0
@@ -531,7 +531,7 @@ def _kept(column: Iterable[Item], kept: bytearray) -> list[Item]:
 
 
 def _moved(odd: Mapping[int, Item], gone: set[int]) -> dict[int, Item]:
-    """What is known of places, after some are gone."""
+    """Return what is known of places, after some are gone."""
     before = sorted(gone)
     return {at - bisect_right(before, at): why for at, why in odd.items() if at not in gone}
 
@@ -541,7 +541,7 @@ def _picked(column: Sequence[Item], places: Sequence[int]) -> list[Item]:
 
 
 def _objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
-    """The identifiers in columns as JSON objects."""
+    """Write the identifiers in columns as JSON objects."""
     members = [
         [name + b":" + compact(value) for value in column]
         for name, column in zip(map(compact, names), columns, strict=True)
@@ -550,12 +550,12 @@ def _objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[byt
 
 
 def _is_mixed(field: Field) -> bool:
-    """True if plain values may be other than texts and integers."""
+    """Return True if plain values may be other than texts and integers."""
     return isinstance(field, SpatialField) or field.kind == "number"
 
 
 def _row_type(event_type: EventType, lenient: bool) -> Any:
-    """The type of a plain row of an event type; what does not fit is looked at slowly. If lenient, values may lack."""
+    """Make the type of a plain row; what does not fit is looked at slowly. If lenient, values may lack."""
     fields: list[Any] = []
     for place, name in enumerate(sorted(event_type.fields)):
         field = event_type.fields[name]
@@ -575,7 +575,7 @@ def _row_type(event_type: EventType, lenient: bool) -> Any:
 
 
 def _with_long_numbers(payloads: Sequence[bytes]) -> set[int]:
-    """The places of payloads that have so many digits in a row that they may be an integer beyond 64 bits."""
+    """Find payloads with so many digits in a row that they may be an integer beyond 64 bits."""
     found: set[int] = set()
     digits = b" ".join(payloads).translate(_DIGITS)
     place = digits.find(_LONG)

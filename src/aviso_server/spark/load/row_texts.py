@@ -32,7 +32,6 @@ from aviso_server.spark.load.row_checks import (
     check_event_type,
     check_identifier,
 )
-from pyspark_aviso.write import cell_value
 
 __all__ = [
     "ARRAY_SEPARATOR",
@@ -216,7 +215,7 @@ def _begin_array(left: Iterator[bytes], name: str) -> tuple[bytes, int, int]:
 
 
 def _ends(text: bytes) -> tuple[list[int], bool]:
-    """Where elements end, and whether the array does with the last of them."""
+    """Find where elements end, and whether the array does with the last of them."""
     blank = _STRING.sub(lambda found: b" " * len(found[0]), text)
     unfinished = blank.find(b'"')
     marks = np.frombuffer(blank if unfinished < 0 else blank[:unfinished], dtype=np.uint8)
@@ -289,7 +288,7 @@ def csv_rows(blocks: Iterable[Texts], columns: int) -> Iterator[CsvRows]:
 
 
 def _read_csv(texts: Texts, columns: int, last: bool) -> tuple[CsvRows, int]:
-    """The rows in these lines, and how many of the lines they use up."""
+    """Read the rows in these lines, and say how many of the lines they use up."""
     if b'"' not in b"".join(texts.rows):
         return _plain_csv(texts, columns), len(texts.rows)
     cells: list[list[str]] = []
@@ -323,7 +322,7 @@ def _read_csv(texts: Texts, columns: int, last: bool) -> tuple[CsvRows, int]:
 
 
 def _plain_csv(texts: Texts, columns: int) -> CsvRows:
-    """No quotes anywhere: a line is a row, and a comma ends a value."""
+    """Read lines without quotes: a line is a row, and a comma ends a value."""
     cells, faults = [], {}
     kept = [place for place, row in enumerate(texts.rows) if not _is_blank(row)]
     for number, place in enumerate(kept):
@@ -358,7 +357,7 @@ def _split(row: bytes, columns: int) -> tuple[list[str], str | None]:
 
 
 def _csv_row(rows: Sequence[bytes], place: int, columns: int) -> tuple[list[str] | None, int, str | None]:
-    """The row that begins on a line, how many lines it has, and why it cannot be read.
+    """Read the row that begins on a line; return it, how many lines it has, and why it cannot be read.
 
     If a row of several lines has the wrong number of columns, a quote has been forgotten: then only its first line is
     refused, and reading goes on with the next.
@@ -430,7 +429,7 @@ _READY = frozenset({str, int, float})  # cells that are values already
 
 
 def check_columns(columns: Sequence[str], event_type: EventType | GenericType, name: str, history: bool) -> None:
-    """PipelineError if a file has columns that mean nothing: a misspelt one must not be lost."""
+    """Raise PipelineError if a file has columns that mean nothing: a misspelt one must not be lost."""
     if isinstance(event_type, GenericType) or "identifier" in columns:
         return
     named = _columns_of_fields(event_type, columns, history)
@@ -564,6 +563,10 @@ class TableReader:
 
 def field_value(field: str, cell: Any) -> Any:
     """Return the value of a cell for a field; InvalidRequest if it has none."""
+    if type(cell) in _READY:
+        return cell
+    from pyspark_aviso.write import cell_value  # it needs Spark, and only tables have other cells
+
     try:
         return cell_value(field, cell)
     except ValueError as error:

@@ -55,7 +55,7 @@ class LoadLedger:
 
     @property
     def salt(self) -> str:
-        """What tells the keys of this load from those of an earlier one of the same rows."""
+        """Return what tells the keys of this load from those of an earlier one of the same rows."""
         return self._page.salt
 
     def forget(self, salt: str) -> None:
@@ -65,25 +65,25 @@ class LoadLedger:
         self._write()
 
     def forget_file(self, name: str) -> None:
-        """A file is not what it was: it is looked at from its beginning."""
+        """Forget a file that is not what it was: it is looked at from its beginning."""
         self._page.files.pop(name, None)
 
     def done(self, name: str) -> Done | None:
-        """How far a file has been published; None if not at all."""
+        """Return how far a file has been published; None if not at all."""
         return self._page.files.get(name)
 
     def advance(self, name: str, done: Done) -> None:
-        """A file has been published through this row."""
+        """Note that a file has been published through this row."""
         self._page.files[name] = done
         self._write()
 
     def refuse(self, rows: list[RefusedRow]) -> None:
-        """The server has refused these rows."""
+        """Note that the server has refused these rows."""
         with self._refused.open("ab") as file:
             file.write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
     def refused(self, names: set[str]) -> list[RefusedRow]:
-        """What the server has refused of these files, each row once."""
+        """Return what the server has refused of these files, each row once."""
         if not self._refused.exists():
             return []
         found: dict[tuple[str, int], RefusedRow] = {}
@@ -134,7 +134,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def send(client: httpx.Client, items: Sequence[bytes], options: Options) -> list[SentRow]:
-    """What became of each item; asks again while the server is away or busy. Unsent if that does not help."""
+    """Send items, again while the server is away or busy; return what became of each. Unsent if that does not help."""
     failures = 0
     while True:
         try:
@@ -262,7 +262,7 @@ def _unchanged(ledger: LoadLedger, name: str, blocks: Sequence[ItemPart], keys: 
 
 
 def _batches(part: ItemPart, most: int, done: Done | None, keys: _Keys) -> Iterator[list[_Item]]:
-    """The rows of a block beyond what is done, in lists that make a request each."""
+    """Yield the rows of a block beyond what is done, in lists that make a request each."""
     waiting: list[_Item] = []
     size = 0
     for rows in _read(part):
@@ -283,7 +283,7 @@ def _items(rows: pa.RecordBatch, keys: _Keys) -> Iterator[_Item]:
 
 
 def _read(part: ItemPart) -> Iterator[pa.RecordBatch]:
-    """The rows of a block, with lines and offsets counted from the beginning of the file."""
+    """Yield the rows of a block, with lines and offsets counted from the beginning of the file."""
     with pq.ParquetFile(part.path) as file:
         for rows in file.iter_batches(_READ_ROWS):
             offsets = pc.add(rows.column("offset"), part.bytes_before)
@@ -292,7 +292,7 @@ def _read(part: ItemPart) -> Iterator[pa.RecordBatch]:
 
 
 def _refused(items: Sequence[_Item], answers: Sequence[SentRow], name: str) -> list[RefusedRow]:
-    """The rows that only the server refused; PipelineError if it would refuse all of them."""
+    """Return the rows that only the server refused; PipelineError if it would refuse all of them."""
     found = []
     for item, answer in zip(items, answers, strict=True):
         if answer.status == "success":
