@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -177,6 +178,19 @@ def test_imports_follow_the_arrows(path: Path) -> None:
 @pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) == "model"], ids=dotted)
 def test_model_is_pure(path: Path) -> None:
     assert impurities(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "large"),
+    [
+        ("aviso_server.cli", {"deltalake", "pandas", "pyarrow", "pyspark"}),
+        ("aviso_server.spark.load.loading", {"deltalake", "pandas", "pyspark"}),
+    ],
+)
+def test_what_is_large_is_imported_by_those_who_need_it(module: str, large: set[str]) -> None:
+    words = f"import sys, {module}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert not large & set(found.stdout.split())
 
 
 @pytest.mark.parametrize("path", DATA_SOURCE, ids=dotted)

@@ -43,7 +43,6 @@ from aviso_server.model.lateness import combination_text, every_day
 from aviso_server.model.notification import Notification
 from aviso_server.model.times import Span, read_end, read_start, seconds_text
 from aviso_server.spark.command_jobs import LearnReport, LearnRequest
-from aviso_server.spark.flight import Selection
 
 if TYPE_CHECKING:
     from aviso_server.insight.counts import Reader
@@ -132,6 +131,8 @@ class _OwnReader:
         self.last_until = self._reader.last_until
 
     def read(self, wanted: Filter, start: int, end: int) -> Iterator[Any]:
+        from aviso_server.spark.flight import Selection
+
         return self._reader.read(Selection(wanted, start, end), lambda: False)
 
 
@@ -221,7 +222,7 @@ def report(
 
 @contextmanager
 def _opened(place: Place) -> Iterator[tuple[Reader, bool]]:
-    """The tables, brought up to date if nobody else does that."""
+    """Open the tables, brought up to date if nobody else does that."""
     from aviso_server.insight.counts import Reader
     from aviso_server.spark.archiver import Archiver
 
@@ -375,7 +376,7 @@ def _days(rhythm: Rhythm) -> str:
 
 
 def _clock(offset: int) -> str:
-    """Seconds after midnight of the day it belongs to, as a time of day in UTC."""
+    """Write seconds after midnight of the day it belongs to as a time of day in UTC."""
     day, second = divmod(offset, 86_400)
     text = f"{second // 3600:02d}:{second % 3600 // 60:02d}"
     return f"{text} {day:+d}d" if day else text
