@@ -30,14 +30,14 @@ class View:
         self._through = through
 
     def add(self, removal: Removal) -> None:
-        """One more."""
+        """Add one."""
         if removal.kind == "wipe":
             self._through = max(self._through, removal.sequence)
         else:
             self._deleted.add(removal.sequence)
 
     def visible(self, notifications: Sequence[Notification]) -> Sequence[Notification]:
-        """Those that may be seen."""
+        """Return those that may be seen."""
         if not self._deleted and not self._through:
             return notifications
         if isinstance(notifications, Run):
@@ -58,7 +58,7 @@ class Journal:
 
     @property
     def pending(self) -> Sequence[Removal]:
-        """Those that the archive still has to hear of."""
+        """Return those that the archive still has to hear of."""
         return list(self._pending)
 
     async def open(self) -> None:
@@ -80,24 +80,24 @@ class Journal:
             view.add(removal)
 
     async def settle(self, removal: Removal) -> None:
-        """The archive has confirmed it, or it is taken back: it need not be remembered over a restart."""
+        """Forget a removal that the archive has confirmed, or that is taken back."""
         if removal not in self._pending:
             return
         del self._pending[removal]
         await self._in_thread(partial(self._append, removal, True))
 
     def hides(self, stream: str, sequence: int) -> bool:
-        """True if the notification is about to go."""
+        """Return True if the notification is about to go."""
         return sequence <= self._wiped.get(stream, 0) or Removal("delete", stream, sequence) in self._pending
 
     def hidden(self, stream: str) -> tuple[int, Sequence[int]]:
-        """What nobody may see of a stream as of now: everything up to a sequence, and these."""
+        """Return what nobody may see of a stream as of now: everything up to a sequence, and these."""
         deleted = [each.sequence for each in self._pending if each.kind == "delete" and each.stream == stream]
         return self._wiped.get(stream, 0), deleted
 
     @contextmanager
     def view(self, stream: str) -> Iterator[View]:
-        """What a reader of the stream must not see, kept up to date while it reads."""
+        """Keep what a reader of the stream must not see up to date while it reads."""
         through, deleted = self.hidden(stream)
         view = View(set(deleted), through)
         views = self._views.setdefault(stream, [])

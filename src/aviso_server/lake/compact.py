@@ -117,7 +117,7 @@ def _complain(stream: str, sentence: str) -> None:
 
 
 def mergeable(files: Sequence[DataFile], target: int = TARGET, everything: bool = False) -> list[list[DataFile]]:
-    """Groups of neighbours that should become one file each; none if all is well.
+    """Return groups of neighbours that should become one file each; none if all is well.
 
     Sizes are counted in steps, each several times the one before. Neighbours are merged when together they reach the
     next step: so a row is rewritten once per step, and of each size only a few files are left.
@@ -134,7 +134,7 @@ def mergeable(files: Sequence[DataFile], target: int = TARGET, everything: bool 
 
 
 def _runs(files: Sequence[DataFile], limit: int) -> Iterator[list[DataFile]]:
-    """Neighbours that are each smaller than the limit, cut so that no run becomes too large."""
+    """Yield runs of neighbours that are each smaller than the limit, cut so that no run becomes too large."""
     run: list[DataFile] = []
     span = size = 0
     for each in files:

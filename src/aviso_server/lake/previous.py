@@ -63,12 +63,12 @@ class _Absences(msgspec.Struct, frozen=True):
 
 
 def previous_watermarks(root: str, storage: Storage) -> dict[str, int]:
-    """The last sequence of every stream that still has files of the previous format."""
+    """Return the last sequence of every stream that still has files of the previous format."""
     return {stream: files[-1].last for stream, (_, files) in _streams(root, storage).items()}
 
 
 def refuse_previous(root: str, storage: Storage) -> None:
-    """PipelineError if an archive has the previous format, in whole or in part."""
+    """Raise PipelineError if an archive has the previous format, in whole or in part."""
     if _streams(root, storage):
         raise PipelineError(
             f"the archive in {root} has the format of an earlier version: run 'aviso-server pipeline migrate'; until "
@@ -149,7 +149,7 @@ def _copy(
 
 
 def _renamed(rows: pa.Table, known: Mapping[str, str]) -> pa.Table:
-    """The rows with the columns under the names that they have in the table: some may have had another type."""
+    """Give columns the names that they have in the table: some may have had another type."""
     rows = rows.replace_schema_metadata(None)
     old = [Column(field.name, _KINDS[field.type], field.name) for field in rows.schema if field.name not in _FIXED]
     names = {one.name: other.name for one, other in zip(old, table_columns(old, known), strict=True)}
@@ -165,7 +165,7 @@ def _wide(storage: Storage, file: NewFile) -> pa.Table:
 
 
 def _streams(root: str, storage: Storage) -> dict[str, tuple[str, list[DataFile]]]:
-    """The streams with files of the previous format: their folders, and the files that count, in order."""
+    """Yield the streams with files of the previous format: their folders, and the files that count, in order."""
     found = {}
     for each in storage.list(str(root)):
         if each.is_folder and each.name[:1] not in ("_", "."):
@@ -176,7 +176,7 @@ def _streams(root: str, storage: Storage) -> dict[str, tuple[str, list[DataFile]
 
 
 def _visible(entries: Iterable[Entry]) -> list[DataFile]:
-    """The files that no other one covers."""
+    """Return the files that no other one covers."""
     files = []
     for each in entries:
         name = _FILE.fullmatch(each.name)
@@ -190,7 +190,7 @@ def _visible(entries: Iterable[Entry]) -> list[DataFile]:
 
 
 def _reasons(folder: str, storage: Storage) -> tuple[Covered, Removed]:
-    """Why sequences are missing, and which ones must not be copied."""
+    """Return why sequences are missing, and which ones must not be copied."""
     through, deleted = 0, set[int]()
     for each in storage.list(joined(folder, "_tombstones")):
         if (mark := _MARK.fullmatch(each.name)) is not None:

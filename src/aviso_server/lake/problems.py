@@ -20,7 +20,7 @@ _NO_ENTRY = re.compile(r"ACCESS_DENIED|ACCESS_KEY|SIGNATURE|CREDENTIALS|TOKEN|HT
 
 
 def problems(root: str) -> list[str]:
-    """Everything that is wrong with the archive at an address; nothing if it can be used or made there."""
+    """Find everything that is wrong with the archive at an address; nothing if it can be used or made there."""
     try:
         refuse_unusable(root)
         tables = Tables(root, storage_of(root))
@@ -38,7 +38,7 @@ def problems(root: str) -> list[str]:
 
 
 def refuse_unusable(root: str) -> None:
-    """PipelineError if nothing can be archived at an address: it cannot be written, or has the previous format."""
+    """Raise PipelineError if nothing can be archived there: it cannot be written, or has the previous format."""
     storage = storage_of(root)
     sentence = _unwritable_folder(local_path(root)) if is_local(root) else _unwritable_store(root, storage)
     if sentence is not None:

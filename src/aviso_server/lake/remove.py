@@ -30,19 +30,19 @@ class Removed(msgspec.Struct, frozen=True):
     deleted: tuple[int, ...] = ()  # and these, ascending
 
     def hides(self, sequence: int) -> bool:
-        """True if the notification of this sequence must not be shown."""
+        """Return True if the notification of this sequence must not be shown."""
         return sequence <= self.wiped_through or sequence in self.deleted
 
     def within(self, first: int, last: int) -> tuple[int, ...]:
-        """The single sequences in a range."""
+        """Return the single sequences in a range."""
         return tuple(each for each in self.deleted if first <= each <= last)
 
     def touches(self, first: int, last: int) -> bool:
-        """True if something in the range is among them."""
+        """Return True if something in the range is among them."""
         return first <= self.wiped_through or bool(self.within(first, last))
 
     def without(self, table: pa.Table) -> pa.Table:
-        """The rows that may be shown."""
+        """Return the rows that may be shown."""
         sequences = table.column("sequence")
         if not table.num_rows or not self.touches(sequences[0].as_py(), sequences[-1].as_py()):
             return table
@@ -53,7 +53,7 @@ class Removed(msgspec.Struct, frozen=True):
         return table.filter(pc.invert(gone))
 
     def reasons(self, first: int, last: int) -> dict[str, list[Range]]:
-        """The same for the footer of a file that covers this range."""
+        """Return the same for the footer of a file that covers this range."""
         return {
             "deleted": joined_ranges((each, each) for each in self.within(first, last)),
             "wiped": clipped([(1, self.wiped_through)], first, last),
@@ -73,7 +73,7 @@ class Removals:
     def add(
         self, stream: str, watermark: Callable[[], int], deleted: Iterable[int] = (), wiped_through: int = 0
     ) -> int:
-        """Remember those that are beyond the watermark; the watermark, which no commit moves meanwhile."""
+        """Remember those beyond the watermark; return the watermark, which no commit moves meanwhile."""
         with self._lock:
             reached = watermark()
             deleted = [each for each in deleted if each > reached]
@@ -86,7 +86,7 @@ class Removals:
 
     @contextmanager
     def settling(self, stream: str, through: int) -> Iterator[Removed]:
-        """Those of a stream, while a commit brings everything up to a sequence into its table.
+        """Hold those of a stream, while a commit brings everything up to a sequence into its table.
 
         No more of them come meanwhile. If the commit is made, those up to the sequence are forgotten.
         """
@@ -98,7 +98,7 @@ class Removals:
 
 
 def applied(storage: Storage, folder: str, files: Sequence[NewFile], removed: Removed) -> list[NewFile]:
-    """New files without what has been removed since they were begun, and with a word about it in their footers."""
+    """Take out of new files what was removed since they were begun, with a word about it in their footers."""
     found = []
     for file in files:
         if not removed.touches(file.first, file.last):
@@ -167,7 +167,7 @@ def _wiped(first: int, last: int) -> Covered:
 
 
 def _there(storage: Storage, file: DataFile, sequences: Sequence[int]) -> set[int]:
-    """Those among the sequences that have a row in a file."""
+    """Find those among the sequences that have a row in a file."""
     wanted, found = pa.array(sequences, pa.int64()), set[int]()
     with storage.open(file.path) as content:
         parquet = pq.ParquetFile(content)

@@ -41,7 +41,7 @@ class ModelFiles:
         self._known: dict[str, _Identity | None] = {}
 
     def changed(self) -> Iterator[Learned]:
-        """What is new since the last call; what does not fit the configuration is left alone."""
+        """Return what is new since the last call, without what does not fit the configuration."""
         for name, watched in self._watched.items():
             file = self._folder / file_name(name)
             try:
@@ -79,7 +79,7 @@ class StateFile:
         self._file = folder / "state.json"
 
     def load(self) -> tuple[State, int]:
-        """What was saved last, and when the watch was last awake (seconds since 1970; 0 if it never was)."""
+        """Return what was saved last, and when the watch was last awake (seconds since 1970; 0 if it never was)."""
         try:
             awake = int(self._file.stat().st_mtime)
             return msgspec.json.decode(self._file.read_bytes(), type=State), awake
@@ -369,7 +369,7 @@ class Watch:
 
 
 def _key(notice: Notice) -> Key:
-    """The key of one notice: the same for every server and after every restart."""
+    """Return the key of one notice: the same for every server and after every restart."""
     parts = (NAME, notice.event_type, notice.combination, notice.day, notice.status)
     name = blake2b(msgspec.msgpack.encode(parts), digest_size=16).digest()
     return Key(name, name)  # whatever else it says: it is said once

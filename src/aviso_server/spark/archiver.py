@@ -90,7 +90,7 @@ class _Streams(msgspec.Struct, frozen=True):
 
 
 def fetch_streams(client: httpx.Client) -> dict[str, LogStream]:
-    """The streams of a server by name, all that the caller may read; PipelineError if it does not say."""
+    """Return the streams that the caller may read, by name; PipelineError if the server does not list them."""
     try:
         answer = msgspec.convert(ask(client, "/api/v1/streams"), _Streams)
     except Refused as error:
@@ -130,16 +130,16 @@ class ArchiveStatus:
 
     @property
     def root(self) -> str:
-        """Where the archive lies."""
+        """Return where the archive lies."""
         return self.tables.root
 
     @property
     def storage(self) -> Storage:
-        """What reaches it."""
+        """Return the storage that reaches it."""
         return self.tables.storage
 
     def table(self, stream: str) -> Table:
-        """The table of a stream."""
+        """Return the table of a stream."""
         return self.tables.of(stream)
 
     def read(self) -> None:
@@ -158,7 +158,7 @@ class ArchiveStatus:
         return True
 
     def sound(self, stream: str) -> bool:
-        """True if nothing was wrong with a stream when it was last looked at, and it was."""
+        """Return True if a stream was looked at, and nothing was wrong with it."""
         with self._lock:
             return stream in self._snapshots and stream not in self._errors
 
@@ -171,16 +171,16 @@ class ArchiveStatus:
             return found
 
     def snapshot(self, stream: str) -> Snapshot:
-        """The table of a stream as last looked at."""
+        """Return the table of a stream as last looked at."""
         with self._lock:
             return self._snapshots.get(stream, Snapshot())
 
     def watermark(self, stream: str) -> int:
-        """The last sequence that the archive holds of a stream."""
+        """Return the last sequence that the archive holds of a stream."""
         return self.snapshot(stream).watermark
 
     def watermarks(self) -> dict[str, int]:
-        """The last sequence of every stream."""
+        """Return the last sequence of every stream."""
         with self._lock:
             return {stream: each.watermark for stream, each in self._snapshots.items() if each.watermark}
 
@@ -198,18 +198,18 @@ class ArchiveStatus:
                 self._errors[stream] = sentence
 
     def streams(self) -> dict[str, StreamStatus]:
-        """Every stream that the archive or the log knows."""
+        """Return every stream that the archive or the log knows."""
         with self._lock:
             names = sorted({*self._snapshots, *self._log, *self._errors})
             return {name: self._status(name, self._snapshots.get(name, Snapshot())) for name in names}
 
     def log_streams(self) -> dict[str, LogStream]:
-        """What the log held when it was last looked at."""
+        """Return what the log held when it was last looked at."""
         with self._lock:
             return dict(self._log)
 
     def describe(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return all of it as JSON values."""
         shown = {name: msgspec.to_builtins(each) for name, each in self.streams().items()}
         job = {"state": self.state, "last_error": self.last_error, "rows": self.rows}
         return {"streams": shown, "job": job, "time": event_time(time.time_ns())}
@@ -249,7 +249,7 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
     password: str | None = None
 
     def connection(self) -> Options:
-        """How to reach the server."""
+        """Return how to reach the server."""
         given = {"url": self.url, "token": self.token, "username": self.username, "password": self.password}
         return read_options({name: value for name, value in given.items() if value is not None})
 
@@ -322,7 +322,7 @@ class Archiver:
         return self._session
 
     def alive(self) -> bool:
-        """False if Spark's Java process is gone, or a Spark Connect server does not know us any more."""
+        """Return False if Spark's Java process is gone, or a Spark Connect server does not know us any more."""
         session = self._session
         if session is not None and not hasattr(session, "_jsparkSession"):  # one of Spark Connect
             return _answers(session)
@@ -330,7 +330,7 @@ class Archiver:
         return process is None or process.poll() is None
 
     def cold(self) -> ColdReplay:
-        """The reader of the archive, once Spark is there."""
+        """Return the reader of the archive; waits for Spark."""
         self._ready.wait()
         with self._making:
             if self._reader is None:
@@ -392,7 +392,7 @@ class Archiver:
         self.status.state = "stopped"
 
     def compactor(self) -> Compactor:
-        """What compacts this archive, with Spark's tasks if Spark is there."""
+        """Return what compacts this archive, with Spark's tasks if Spark is there."""
         if self._session is None:
             return Compactor(self.status.tables)
         return Compactor(self.status.tables, run=partial(run_tasks, self._session))
@@ -407,7 +407,7 @@ class Archiver:
         self.unlock()
 
     def _may(self, elected: Callable[[], bool]) -> bool:
-        """True if it is ours to archive."""
+        """Return True if it is ours to archive."""
         if not elected():
             self.unlock()
             self.status.state, self.status.last_error = "standby", None
@@ -557,7 +557,7 @@ def write_files(wanted: FileRange) -> Iterator[_Written]:
     shape = FileShape(wanted.event_type, columns_of(wanted.kind), wanted.columns)
 
     def explain(first: int, last: int) -> Covered:
-        """The log's limits may be why some of these are missing, if the log says so after the read."""
+        """Say which of these the log's limits may have removed, as the log says after the read."""
         with connect(wanted.options) as client:
             held = fetch_streams(client).get(wanted.stream)
         if held is None or held.trimmed < first:
@@ -585,7 +585,7 @@ def write_files(wanted: FileRange) -> Iterator[_Written]:
 def _share(
     ends: Mapping[str, int], watermarks: Mapping[str, int], most: int
 ) -> tuple[dict[str, tuple[int, int]], bool]:
-    """The part of each stream in a round, and whether something is left for the next one.
+    """Choose the part of each stream for a round, and say whether something is left for the next one.
 
     Streams with little news come first, so that a large backlog in one does not hold up the others. One whose log is
     behind the archive is not touched.
@@ -604,7 +604,7 @@ def _share(
 
 
 def _answers(session: SparkSession) -> bool:
-    """True if a Spark Connect server still has the session; one that was started anew has not."""
+    """Ask a Spark Connect server whether it still has the session; one that was started anew has not."""
     try:
         # A client that has heard that its session is gone counts as stopped; the server answers it all the same.
         return not getattr(session, "is_stopped", False) and bool(session.version)

@@ -79,11 +79,11 @@ class Evidence(msgspec.Struct, frozen=True):
     trimmed: int = 0  # in the log: its limits may have removed everything up to here
 
     def unexplained(self, missing: Sequence[Range], in_log: bool) -> list[Range]:
-        """What nothing explains."""
+        """Return what nothing explains."""
         return without_ranges(missing, [*self.wiped, *self.deleted, *self._retention(in_log)])
 
     def explained(self, missing: Sequence[Range], in_log: bool) -> Explained:
-        """How much is explained by what; a reason that comes first here is the one that counts."""
+        """Count what is explained by what; the first reason counts."""
         left = without_ranges(missing, self.wiped)
         kept = without_ranges(left, self.deleted)
         final = without_ranges(kept, self._retention(in_log))
@@ -95,7 +95,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def gather_evidence(known: Covered | None, pending: Removed, trimmed: int, last: int) -> Evidence:
-    """All that is known up to a sequence: what the footers of an archive say, and what has not come to it yet.
+    """Gather what explains gaps up to a sequence: what footers of the archive say, and what has not come to it yet.
 
     `pending` must have been read before the footers, so that no removal slips through.
     """
@@ -145,7 +145,7 @@ class ServerLog:
         self._look()
 
     def streams(self, names: Sequence[str]) -> dict[str, LogView]:
-        """The streams of these names or event types, all if none are named; PipelineError if there is no such one."""
+        """Return the streams of these names or event types, all if none are named; PipelineError if one is unknown."""
         found = self._listed() if self.lists_streams else self._searched(names)
         if not names:
             return found
@@ -158,11 +158,11 @@ class ServerLog:
         return chosen
 
     def again(self, view: LogView) -> LogView:
-        """The same stream as it is now."""
+        """Return the same stream as it is now."""
         return self._listed().get(view.stream, view) if self.lists_streams else view
 
     def kind(self, view: LogView) -> tuple[AnyType, bool]:
-        """The event type of a stream, and whether it is known how its topics are laid out.
+        """Return the event type of a stream, and whether it is known how its topics are laid out.
 
         A server does not describe that; the configuration does, if it is the one of this server.
         """
@@ -211,7 +211,7 @@ class ServerLog:
         return LogView(held.stream, held.event_type, held.first, held.last, trimmed, held.first)
 
     def _searched(self, names: Sequence[str]) -> dict[str, LogView]:
-        """The same of a server that has to be asked with replays; streams are named like event types there."""
+        """Find the streams of a server that has to be asked with replays; they are named like event types there."""
         found: dict[str, LogView] = {}
         wanted = choose_types(names or sorted(self._catalogue), fetch_types(self._options))
         with connect(self._options) as client:
@@ -353,14 +353,14 @@ class _Weighing:
         self._archive = outside(_joined_gaps(gaps), list(self._broken))
 
     def explained(self) -> Explained:
-        """How much is missing for a known reason, in the log or in the archive; once if in both."""
+        """Count what is missing for a known reason, in the log or in the archive; once if in both."""
         log, archive = _ranges(self._log), _ranges(self._archive)
         one = self._evidence.explained(log, in_log=True)
         other = self._evidence.explained(without_ranges(archive, log), in_log=False)
         return Explained(one.deleted + other.deleted, one.wiped + other.wiped, one.retention + other.retention)
 
     def defects(self) -> list[Defect]:
-        """All of them, by sequence."""
+        """Return all of them, by sequence."""
         rows = {each: None for found in self._found for each in found.defects}
         holes = [*self._holes(), *self._damaged()]
         if self._archived > self._view.last and self._view.whole:
@@ -436,7 +436,7 @@ def _words(
 
 
 def _at(gap: Gap, start: int, last: int) -> Iterator[tuple[int, int, bool]]:
-    """A gap in parts: before, in and after what is read from the log."""
+    """Cut a gap into what lies before, in and after the part that is read from the log."""
     for low, high, in_log in ((gap.first, start - 1, False), (start, last, True), (last + 1, gap.last, False)):
         first, end = max(low, gap.first), min(high, gap.last)
         if first <= end:
@@ -463,7 +463,7 @@ def _hours_of(gap: Gap) -> tuple[str, str] | None:
 
 
 def _joined_defects(defects: Iterable[Defect]) -> list[Defect]:
-    """Neighbours of the same sort together; slices have cut them apart."""
+    """Join neighbours of the same sort, which slices have cut apart."""
     found: list[Defect] = []
     for each in sorted(defects, key=lambda each: (each.kind, each.where, each.repairable, each.first)):
         one = found[-1] if found else None
@@ -527,7 +527,7 @@ class Auditor:
 
 
 def to_mend(audit: Audit) -> dict[str, list[Range]]:
-    """The sequences that can be mended, by stream."""
+    """Return the sequences that can be mended, by stream."""
     found = {
         name: [(each.first, each.last) for each in stream.defects if each.repairable]
         for name, stream in audit.streams.items()
@@ -621,12 +621,12 @@ class _Group(msgspec.Struct, frozen=True):
 
     @property
     def start(self) -> int:
-        """The first sequence that is read from the log."""
+        """Return the first sequence that is read from the log."""
         return max(self.first, self.view.start)
 
     @property
     def in_log(self) -> bool:
-        """Whether the log has some of it."""
+        """Return whether the log has some of it."""
         return self.first <= min(self.last, self.view.last)
 
     def mended(self, reason: str | None = None) -> Mended:
@@ -691,7 +691,7 @@ def write_anew(group: _Group) -> Iterator[tuple[int, NewFile | str]]:
 
 
 def joined_groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """Files in order, those that overlap together."""
+    """Group files that overlap; files and groups are in order."""
     found: list[list[DataFile]] = []
     for each in files:
         if found and each.first <= max(one.last for one in found[-1]):
@@ -702,7 +702,7 @@ def joined_groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
 
 
 def _once(table: pa.Table) -> pa.Table:
-    """The rows in order; of rows that are the same only one."""
+    """Sort the rows, and keep one of those that are the same."""
     table = table.take(pc.sort_indices(table["sequence"]))
     sequences = table.column("sequence").to_numpy()
     doubles = np.flatnonzero(np.diff(sequences) == 0) + 1

@@ -88,11 +88,11 @@ class Defect(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """How many sequences."""
+        """Count its sequences."""
         return self.last - self.first + 1
 
     def alike(self, other: Defect) -> bool:
-        """True if the same is wrong with others."""
+        """Return True if the same is wrong with others."""
         names = ("kind", "where", "repairable", "reason")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
@@ -140,7 +140,7 @@ class StreamAudit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """How many sequences have a defect; one that has two counts twice."""
+        """Count the sequences that have a defect; one that has two counts twice."""
         return sum(each.count for each in self.defects)
 
 
@@ -158,12 +158,12 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         return overall(each.verdict for each in self.streams.values())
 
     def describe(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return all of it as JSON values."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         return {"verdict": self.verdict, **shown}
 
     def summary(self) -> dict[str, Any]:
-        """What the verdict file says."""
+        """Return what the verdict file says."""
         streams = {
             name: {
                 "event_type": each.event_type,
@@ -182,13 +182,13 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict on all of them."""
+    """Sum verdicts up."""
     found = set(verdicts)
     return "defects" if "defects" in found else "unchecked" if "unchecked" in found or not found else "clean"
 
 
 def hour_text(time_ns: int) -> str:
-    """The hour that a time lies in."""
+    """Return the hour that a time lies in."""
     seconds = time_ns // SECOND
     return seconds_text(seconds - seconds % _HOUR)
 
@@ -217,12 +217,12 @@ def gaps_of(sequences: Numbers, times: Numbers, first: int, last: int) -> tuple[
 
 
 def cut(gaps: Iterable[Gap], left: Sequence[Range]) -> list[Gap]:
-    """The parts of gaps that lie in the ranges, with the times of the whole."""
+    """Return the parts of gaps that lie in the ranges, with the times of the whole."""
     return [Gap(low, high, gap.before, gap.after) for gap in gaps for low, high in clipped(left, gap.first, gap.last)]
 
 
 def outside(gaps: Iterable[Gap], ranges: Sequence[Range]) -> list[Gap]:
-    """The parts of gaps that lie in none of the ranges."""
+    """Return the parts of gaps that lie in none of the ranges."""
     found = list(gaps)
     return cut(found, without_ranges([(each.first, each.last) for each in found], ranges))
 
@@ -248,17 +248,17 @@ class FormCheck:
 
     @property
     def shaped(self) -> bool:
-        """Whether the event type has a polygon or a point cloud."""
+        """Return whether the event type has a polygon or a point cloud."""
         return isinstance(self._kind, EventType) and self._kind.shaped
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what is made on the spot."""
+        """Leave out what is made on the spot."""
         return {**self.__dict__, "_bulk": None}
 
     def outcomes(
         self, topic: Sequence[str | None], identifiers: Sequence[bytes | None], payloads: Sequence[bytes | None]
     ) -> dict[int, Outcome]:
-        """The rows that are not plainly right, by place."""
+        """Return the rows that are not plainly right, by place."""
         suspects = {*self._odd_identifiers(topic, identifiers), *_odd_payloads(payloads)}
         found = {at: self._look(topic[at], identifiers[at], payloads[at]) for at in sorted(suspects)}
         return {at: outcome for at, outcome in found.items() if outcome != _RIGHT}
@@ -290,7 +290,7 @@ class FormCheck:
         return [*found.refused, *odd]
 
     def _look(self, topic: str | None, identifier: bytes | None, payload: bytes | None) -> Outcome:
-        """One row."""
+        """Check one row."""
         try:
             values = _canonical_text("identifier", identifier)
             _canonical_text("payload", payload)
@@ -320,7 +320,7 @@ class FormCheck:
         return _RIGHT
 
     def _is_topic(self, topic: str, expected: str) -> bool:
-        """True if the topic is the expected one, or has a polygon as the text that older servers wrote."""
+        """Return True if the topic is the expected one, or has a polygon as the text that older servers wrote."""
         assert isinstance(self._kind, EventType)
         if topic == expected or "polygon" not in self._kind.key_order:
             return topic == expected
@@ -349,7 +349,7 @@ class FormCheck:
 
 
 def with_arrays(identifier: pa.Array) -> pa.Array:
-    """Identifiers with their polygons as arrays."""
+    """Return identifiers with their polygons as arrays."""
     found = identifier.cast(pa.binary()).to_pylist()
     return pa.array([None if each is None else with_array(each) for each in found], pa.string())
 
@@ -371,7 +371,7 @@ def _canonical_text(name: str, text: bytes | None) -> Any:
 
 
 def _odd_payloads(payloads: Sequence[bytes | None]) -> list[int]:
-    """The places of payloads that are not what writing them again would give."""
+    """Find payloads that would not be written as they are."""
     bad = {text for text in set(payloads) if not _plain(text)}
     return [at for at, text in enumerate(payloads) if text in bad] if bad else []
 
@@ -389,7 +389,7 @@ _CONTENT = "log and archive differ"
 
 
 def compared(suspects: pa.Table, in_log: bool) -> Iterator[Defect]:
-    """The defects of sequences that were counted and checked.
+    """Yield the defects of sequences that were counted and checked.
 
     A row has `sequence`, `time_ns`, how many rows `log` and `archive` have, how many files have it that should not
     (`misplaced`), whether its rows differ (`differs`) and what is wrong with its form (`fault`). `in_log` says that
@@ -405,7 +405,7 @@ def compared(suspects: pa.Table, in_log: bool) -> Iterator[Defect]:
 
 
 def in_doubt(suspects: pa.Table) -> pa.Table:
-    """The sequences in the archive that no row of the log vouches for: `sequence`, `log` and `single`."""
+    """Return the archived sequences that no row of the log vouches for: `sequence`, `log` and `single`."""
     unlike = pc.or_(pc.equal(suspects["log"], 0), suspects["differs"])
     found = suspects.filter(pc.and_(pc.greater(suspects["archive"], 0), unlike))
     single = pc.equal(found["archive"], 1)
@@ -413,7 +413,7 @@ def in_doubt(suspects: pa.Table) -> pa.Table:
 
 
 def judged(rows: pa.Table) -> Iterator[Defect]:
-    """The defects of archived rows in doubt that were checked: a wrong form says more than that they differ."""
+    """Yield the defects of archived rows in doubt: a wrong form says more than that they differ."""
     wrong = pc.is_valid(rows["fault"])
     other = pc.and_(pc.invert(wrong), pc.and_(pc.equal(rows["log"], 1), rows["single"]))
     yield from _runs(rows, wrong, rows["fault"], "form", "archive", in_log=True)
@@ -423,7 +423,7 @@ def judged(rows: pa.Table) -> Iterator[Defect]:
 def _runs(
     rows: pa.Table, chosen: pa.ChunkedArray, reasons: pa.ChunkedArray, kind: Kind, where: Where, in_log: bool
 ) -> Iterator[Defect]:
-    """The rows that are chosen, in order, neighbours together."""
+    """Yield a defect for each run of neighbours among the rows that are chosen."""
     own = pa.table({"sequence": rows["sequence"], "time_ns": rows["time_ns"], "reason": reasons}).filter(chosen)
     if not own.num_rows:
         return
@@ -486,7 +486,7 @@ class Slice(msgspec.Struct, frozen=True):
 
     @property
     def warm(self) -> bool:
-        """True if the log is read."""
+        """Return True if the log is read."""
         return self.log_to >= self.first
 
 

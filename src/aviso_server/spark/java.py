@@ -23,7 +23,7 @@ _ANSWER_SECONDS = 60
 
 
 def java_home(folder: Path, environment: Mapping[str, str]) -> Path:
-    """The JAVA_HOME to run Spark with; `folder` is for files of our own. PipelineError if there is no usable Java.
+    """Return the JAVA_HOME for Spark; `folder` is for files of our own. PipelineError if there is no usable Java.
 
     Spark asks every Java for the vector module. Small runtimes do not have it and would not start, so for these a
     `java` that drops the demand is put into the folder.

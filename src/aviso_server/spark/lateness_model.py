@@ -54,7 +54,7 @@ class LearnedFiles:
         self._copy(name, content)
 
     def get(self, event_type: str) -> Learned | None:
-        """What was learned last; None if nothing was, or if it cannot be read."""
+        """Return what was learned last; None if nothing was, or if it cannot be read."""
         name = file_name(event_type)
         for each in self._storage.list(self._folder):
             if each.name == name:
@@ -83,7 +83,7 @@ _RHYTHM_DDL = f"struct<{', '.join(f'{name}: bigint' for name in _NUMBERS)}>"
 
 
 def learn(session: SparkSession, tables: Tables, watched: Watched, now: int) -> Learned:
-    """The rhythms of an event type as the archive shows them; `now` is in seconds since 1970.
+    """Learn the rhythms of an event type from the archive; `now` is in seconds since 1970.
 
     The driver gets one row for each combination that has a rhythm, and of combinations at most `max_combinations` are
     looked at: those that came on the most days.
@@ -130,7 +130,7 @@ def _learned(session: SparkSession, files: Sequence[DataFile], watched: Watched,
 
 
 def _combinations(stored: DataFrame, watched: Watched, begin: int) -> DataFrame:
-    """A row for each combination that came often enough: its `values`, and in `seen` when it came.
+    """Make a row for each combination that came often enough: its `values`, and in `seen` when it came.
 
     With a date, `seen` has each day's number and first arrival. Without one it has arrivals, the first of each hour,
     and the day is found when all are known.
@@ -161,7 +161,7 @@ def _day(text: Column) -> Column:
 
 
 def _rhythms(watched: Watched, until: int) -> Callable[[pa.Array, pa.Array], pa.Array]:
-    """What a worker does with the combinations that it is given: a rhythm for each, null where there is none."""
+    """Find the rhythm of each combination, null where there is none. Runs on a worker."""
 
     def judged(values: pa.Array, seen: pa.Array) -> pa.Array:
         found = [
@@ -190,7 +190,7 @@ _RETRY = 60.0  # seconds after a failure
 
 
 def read_tasks(text: str) -> Sequence[Watched]:
-    """The event types that are to be learned, as a server hands them to the pipeline process."""
+    """Read the event types to learn, as a server hands them to the pipeline process."""
     return msgspec.json.decode(text, type=list[Watched])
 
 

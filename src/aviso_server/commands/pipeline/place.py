@@ -68,12 +68,12 @@ _spark_option = click.option(
 
 
 def archive_options(command: F) -> F:
-    """Which archive a command is about: `--config`, `--path`, `--spark`."""
+    """Add the options that name an archive: `--config`, `--path`, `--spark`."""
     return _config_option(_path_option(_spark_option(command)))
 
 
 def place_options(command: F) -> F:
-    """Which archive of which server: `--config`, `--url`, `--path`, `--spark`, `--token`, `--user`."""
+    """Add the options that name an archive and its server: also `--url`, `--token`, `--user`."""
     for option in (user_option, token_option, _spark_option, _path_option, configured_url_option, _config_option):
         command = option(command)
     return command
@@ -94,17 +94,17 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> str:
-        """The archive as a process elsewhere finds it."""
+        """Return the archive as a process elsewhere finds it."""
         return self.path if "://" in self.path else str(Path(self.path).absolute())
 
     @property
     def work(self) -> Path:
-        """A folder for what Spark writes for itself during this command."""
+        """Return a folder for what Spark writes for itself during this command."""
         return self.settings.archive.work_path / f"command-{os.getpid()}"
 
 
 def find(file: Path | None, path: str | None, url: str | None = None, spark: str | None = None) -> Place:
-    """What the options say, and the configuration where they say nothing."""
+    """Find what the options say, and the configuration where they say nothing."""
     settings = load_settings(file)
     host = _EVERY_ADDRESS.get(settings.application.host, settings.application.host)
     return Place(
@@ -117,7 +117,7 @@ def find(file: Path | None, path: str | None, url: str | None = None, spark: str
 
 
 def existing(place: Place) -> Place:
-    """The place, if there can be an archive; ends the command with a clear word if it is a folder that is not there."""
+    """Return the place; end the command with a clear word if the archive is a folder that is not there."""
     from aviso_server.lake.storage import is_local, local_path
 
     if is_local(place.path) and not local_path(place.path).is_dir():
@@ -127,7 +127,7 @@ def existing(place: Place) -> Place:
 
 @contextmanager
 def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[Archiver]:
-    """The archive, held for this command; ends it with a clear word if something is in the way."""
+    """Hold the archive for this command; end it with a clear word if something is in the way."""
     if with_spark:
         say_that_spark_starts()
     from aviso_server.lake.previous import refuse_previous
@@ -156,7 +156,7 @@ def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[
 
 @contextmanager
 def spark_session(place: Place, name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """Spark for this command; PipelineError if it does not start. A session that was open before stays open."""
+    """Open Spark for this command; PipelineError if it does not start. A session that was open before stays open."""
     from aviso_server.spark.session import has_session, open_session, reason
 
     borrowed = has_session()
@@ -198,7 +198,7 @@ def on_spark(place: Place, job: str, request: dict[str, Any], heard: Heard, is_s
 
 
 def connection(place: Place, token: str | None, user: str | None, **more: str) -> Options:
-    """How Spark reaches the server, and as whom."""
+    """Return how Spark reaches the server, and as whom."""
     from pyspark_aviso.options import read_options
 
     given = {"url": place.url, **more}
@@ -210,7 +210,7 @@ def connection(place: Place, token: str | None, user: str | None, **more: str) -
 
 
 def ask_streams(url: str, headers: dict[str, str]) -> dict[str, LogStream]:
-    """The streams of a running server."""
+    """Ask a running server for its streams."""
     from aviso_server.spark.archiver import fetch_streams
 
     with connected(url, headers) as client:

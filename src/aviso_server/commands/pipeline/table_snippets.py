@@ -131,7 +131,7 @@ def table(stream: str, tool: str | None, file: Path | None, path: str | None, sp
 
 
 def snippets(address: str, stream: str, snapshot: Snapshot) -> dict[str, str]:
-    """What to run in each tool to open a table; without those that its columns are not for."""
+    """Return what to run in each tool to open a table, without tools that its columns are not for."""
     shapes = [name for name, kind in snapshot.columns.items() if kind == "binary"]
     words: dict[str, Any] = {
         "package": DELTA_PACKAGE,
