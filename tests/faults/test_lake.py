@@ -208,8 +208,8 @@ class Scene:
         self._way = way
         self._chance = chance
 
-    def kill(self, victim: str) -> str:
-        """Kill something, start again what nobody else would; what was killed."""
+    def kill(self, victim: str) -> None:
+        """Kill something as soon as it is there, and start again what nobody else would."""
         if victim == "server":
             self.server.kill()
             time.sleep(self._chance.uniform(0.0, 0.5))
@@ -219,12 +219,17 @@ class Scene:
             time.sleep(self._chance.uniform(0.1, 3.0))
             self._way.mend()
         else:
-            there = processes_of(self.server)[victim]
-            if not there:
-                return f"{victim}, which was not there"
-            with suppress(ProcessLookupError):
-                os.kill(self._chance.choice(there), signal.SIGKILL)
-        return victim
+            deadline = time.monotonic() + PATIENCE
+            while not self._kill_one(processes_of(self.server)[victim]):
+                assert time.monotonic() < deadline, f"no {victim} in {PATIENCE:g} s: {self.ready()}"
+                time.sleep(0.3)
+
+    def _kill_one(self, processes: Sequence[int]) -> bool:
+        """Kill one of the processes; False if there is none."""
+        with suppress(ProcessLookupError, IndexError):
+            os.kill(self._chance.choice(processes), signal.SIGKILL)
+            return True
+        return False
 
     def archived(self) -> int:
         """How far the archive is, as the server says."""
@@ -232,6 +237,14 @@ class Scene:
             streams = self.server.client.get("/ready").json()["archive"]["streams"]
             return int(streams.get(EVENT_TYPE, {"last": 0})["last"])
         return 0
+
+    def wait_until_archived(self, sequence: int) -> None:
+        """Wait until the archive has a sequence; fail with what the server says."""
+        deadline = time.monotonic() + PATIENCE
+        while self.archived() < sequence:
+            if time.monotonic() > deadline:
+                pytest.fail(f"not archived in {PATIENCE:g} s: {sequence}\n{self.ready()}\n{self.server.stderr[-3000:]}")
+            time.sleep(0.1)
 
     def ready(self) -> str:
         """What the server says about itself."""
@@ -265,16 +278,15 @@ def test_whatever_is_killed_history_is_whole(tmp_path: Path, monkeypatch: pytest
         deleter = clients.enter_context(Deleter(server, Random(SEED + 1)))
         historian = clients.enter_context(Historian([server], publishers, deleter))
         compactor = clients.enter_context(OutsideCompactor(Tables(ROOT, outsider.storage)))
-        wait_until(lambda: running.archived() > IN_LOG, PATIENCE)
+        running.wait_until_archived(IN_LOG + 1)
         for number, victim in enumerate(victims, 1):
             if chance.random() < 0.6:  # else it may hit what is just starting again
-                before = running.archived()
-                wait_until(lambda least=before: running.archived() > least, PATIENCE)  # type: ignore[misc]
+                running.wait_until_archived(running.archived() + 1)
             time.sleep(chance.uniform(0.0, 2.0))
-            killed = running.kill(victim)
+            running.kill(victim)
             counted = outsider.compare()
             print(
-                f"{time.strftime('%H:%M:%S')} {number}: {killed}; {counted} rows, {len(deleter.deleted)} deleted, "
+                f"{time.strftime('%H:%M:%S')} {number}: {victim}; {counted} rows, {len(deleter.deleted)} deleted, "
                 f"{historian.complete} replays whole and {historian.broken} broken off, {compactor.merged} merges",
                 flush=True,
             )
@@ -284,7 +296,7 @@ def test_whatever_is_killed_history_is_whole(tmp_path: Path, monkeypatch: pytest
         historian.stop()
         compactor.stop()
         last = server.client.get("/api/v1/streams").json()["streams"][0]["last"]
-        wait_until(lambda: running.archived() >= last, PATIENCE)
+        running.wait_until_archived(last)
         wait_until(lambda: historian.look(server), PATIENCE)
         assert outsider.compare() > 0
         audit(server)
