@@ -95,7 +95,7 @@ class FaultyWay:
         self.lose_commits = 0  # so many more commits of tables are taken without an answer
         self._down = False
         self._open: set[socket.socket] = set()
-        self._count = 0
+        self.asked = 0  # requests so far
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -142,9 +142,9 @@ class FaultyWay:
                 if not part:
                     return
                 head += part
-            self._count += 1
+            self.asked += 1
             time.sleep(self.delay)
-            if self.refuse_every and self._count % self.refuse_every == 0:
+            if self.refuse_every and self.asked % self.refuse_every == 0:
                 self.refused += 1
                 connection.sendall(_REFUSAL)
                 return

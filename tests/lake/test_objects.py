@@ -18,6 +18,8 @@ from aviso_server.lake.compact import Compactor
 from aviso_server.lake.remove import delete, wipe
 from aviso_server.lake.storage import ObjectStorage, storage_of
 from aviso_server.lake.table import Conflict, Table, Tables
+from aviso_server.spark.archiver import ArchiveStatus
+from tests.harness.broker import wait_until
 from tests.harness.objects import BUCKET, FaultyWay, ObjectStore, environment, store_running
 from tests.lake.scene import made
 
@@ -62,6 +64,22 @@ def fill(root: str, first: int, last: int) -> Table:
     table = tables(root).of("flood")
     table.commit(made(table, first, last), watermark=last, after=first - 1)
     return table
+
+
+def test_the_status_is_told_while_the_store_is_slow(way: FaultyWay, root: str) -> None:
+    fill(root, 1, 10)
+    status = ArchiveStatus(root, ObjectStorage(os.environ))
+    status.read()
+    fill(root, 11, 20)
+    way.delay, before = 3.0, way.asked
+    looking = threading.Thread(target=status.refresh, args=("flood",))
+    looking.start()
+    wait_until(lambda: way.asked > before)
+    assert status.streams()["flood"].last == 10
+    assert looking.is_alive(), "nobody waits for the store"
+    way.delay = 0.0
+    looking.join()
+    assert (status.streams()["flood"].last, status.watermark("flood")) == (20, 20)
 
 
 def test_commits_deletes_merges_and_vacuum(way: FaultyWay, root: str) -> None:

@@ -122,6 +122,7 @@ class ArchiveStatus:
         self.state: State = "stopped"
         self.last_error: str | None = None  # of the archiver as a whole
         self.rows = 0  # archived since the start
+        self._looking = threading.Lock()  # one looks at a time, so that what was read later is what is kept
         self._lock = threading.Lock()
         self._snapshots: dict[str, Snapshot] = {}
         self._unreadable: set[str] = set()  # streams whose table could not be read when it was last looked at
@@ -163,11 +164,20 @@ class ArchiveStatus:
             return stream in self._snapshots and stream not in self._errors
 
     def refresh(self, stream: str) -> Snapshot:
-        """Look at a stream again; PipelineError if its table cannot be read."""
-        with self._lock:
-            self._unreadable.add(stream)
-            found = self._snapshots[stream] = self.tables.of(stream).snapshot()
-            self._unreadable.discard(stream)
+        """Look at a stream again; PipelineError if its table cannot be read.
+
+        Others are told what was known before meanwhile: a store may take long to answer.
+        """
+        with self._looking:
+            try:
+                found = self.tables.of(stream).snapshot()
+            except BaseException:
+                with self._lock:
+                    self._unreadable.add(stream)
+                raise
+            with self._lock:
+                self._snapshots[stream] = found
+                self._unreadable.discard(stream)
             return found
 
     def snapshot(self, stream: str) -> Snapshot:
