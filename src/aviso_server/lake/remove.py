@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +22,8 @@ from aviso_server.model.batch import STORED
 __all__ = ["Removals", "Removed", "applied", "delete", "wipe"]
 
 _MOST_ATTEMPTS = 10
+
+T = TypeVar("T")
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -111,10 +114,10 @@ def applied(storage: Storage, folder: str, files: Sequence[NewFile], removed: Re
 
 def delete(table: Table, sequences: Collection[int]) -> set[int]:
     """Delete archived notifications, one commit for all; those that were there. Others are noted as deleted too."""
-    for attempt in range(_MOST_ATTEMPTS):
-        snapshot = table.snapshot()
+
+    def attempt() -> set[int]:
         gone, made, found = list[DataFile](), list[NewFile](), set[int]()
-        for file in snapshot.files:
+        for file in table.snapshot().files:
             own = tuple(sorted(each for each in sequences if file.first <= each <= file.last))
             if not own:
                 continue
@@ -122,28 +125,23 @@ def delete(table: Table, sequences: Collection[int]) -> set[int]:
             noted = table.covered(file)
             if not there and not without_ranges([(each, each) for each in own], [*noted.deleted, *noted.wiped]):
                 continue
-            removed = Removed(0, own)
             gone.append(file)
-            reasons = removed.reasons(file.first, file.last)
-            made.append(rewrite(table.storage, table.folder, [file], removed.without, **reasons))
+            made.append(_rewritten(table, file, Removed(0, own)))
             found |= there
-        if not gone:
-            return found
-        try:
+        if gone:
             table.commit(made, gone)
-            return found
-        except Conflict:
-            if attempt == _MOST_ATTEMPTS - 1:
-                raise
-    raise AssertionError("not reached")
+        return found
+
+    return _retried(attempt)
 
 
 def wipe(table: Table, through: int) -> None:
     """Remove everything up to a sequence, in one commit: one empty file is left of it, also if some are broken."""
-    for attempt in range(_MOST_ATTEMPTS):
+
+    def attempt() -> None:
         snapshot = table.snapshot()
         files = [each for each in snapshot.files if each.first <= through]
-        if not files or all(not each.rows and each.last <= through for each in files):
+        if all(not each.rows and each.last <= through for each in files):
             return
         partly = [each for each in files if each.last > through]
         end = min([through, snapshot.watermark, *(each.first - 1 for each in partly)])
@@ -151,15 +149,22 @@ def wipe(table: Table, through: int) -> None:
         if end > 0:
             schema = file_schema([each for each in STORED if each.name in snapshot.columns], snapshot.columns)
             made += FileWriter(table.storage, table.folder, 1, end, schema, _wiped).finish()
-        for file in partly:
-            reasons = Removed(through).reasons(file.first, file.last)
-            made.append(rewrite(table.storage, table.folder, [file], Removed(through).without, **reasons))
-        try:
-            table.commit(made, files)
-            return
-        except Conflict:
-            if attempt == _MOST_ATTEMPTS - 1:
-                raise
+        table.commit([*made, *(_rewritten(table, file, Removed(through)) for file in partly)], files)
+
+    _retried(attempt)
+
+
+def _retried(attempt: Callable[[], T]) -> T:
+    """Try again while other writers are faster."""
+    for _ in range(_MOST_ATTEMPTS - 1):
+        with suppress(Conflict):
+            return attempt()
+    return attempt()
+
+
+def _rewritten(table: Table, file: DataFile, removed: Removed) -> NewFile:
+    reasons = removed.reasons(file.first, file.last)
+    return rewrite(table.storage, table.folder, [file], removed.without, **reasons)
 
 
 def _wiped(first: int, last: int) -> Covered:

@@ -259,58 +259,6 @@ Told = Callable[[str, int, int], None]
 """Called with a stream, how many of its sequences are done, and how many there are."""
 
 
-def audit_stream(
-    session: SparkSession,
-    server: ServerLog,
-    view: LogView,
-    tables: Tables | None,
-    pending: Pending,
-    told: Told,
-    slice_length: int = SLICE,
-) -> StreamAudit:
-    """Look at all of a stream; PipelineError if log or archive cannot be read."""
-    table = None if tables is None else tables.of(view.stream)
-    snapshot = Snapshot() if table is None else table.snapshot()
-    archived = snapshot.watermark
-    kind, layout = server.kind(view)
-    storage = LOCAL if tables is None else tables.storage
-    parts = list(_slices(view, snapshot, slice_length, FormCheck(kind, layout), server.reader(view), storage))
-    found: list[Found] = []
-    told(view.stream, 0, max(view.last, archived))
-    for place in range(0, len(parts), _MOST_TASKS):
-        some = parts[place : place + _MOST_TASKS]
-        try:
-            found += run_tasks(session, examine, some)
-        except Exception as error:  # Spark wraps what happened in many ways
-            raise PipelineError(reason(error)) from None
-        told(view.stream, some[-1].last, max(view.last, archived))
-    now = server.again(view)
-    removals = pending(view.stream)
-    known = None if table is None else explain(table)
-    evidence = gather_evidence(known, removals, now.trimmed, max(view.last, archived))
-    # a log that waits for the archive lets go of nothing that is not in it: such files were there and are lost
-    lost = (archived + 1, view.trimmed) if server.log_waits and archived else (1, 0)
-    weighing = _Weighing(view, evidence, archived, lost, found)
-    defects = weighing.defects()
-    foreign = sum(each.foreign for each in found)
-    unchecked, notes = _words(server, view, tables is not None, archived, layout, foreign)
-    hours = _joined_hours(each.hours for each in found)
-    return StreamAudit(
-        event_type=view.event_type,
-        verdict="defects" if defects else "clean",
-        acknowledged=view.last,
-        log=Held(view.first, view.last, sum(each.log for each in hours)) if view.last >= view.first else Held(),
-        archive=None if tables is None else Held(1, archived, sum(each.archive for each in hours)),
-        same=sum(each.same for each in hours),
-        lag=max(0, view.last - archived) if tables is not None else 0,
-        explained=weighing.explained(),
-        defects=tuple(defects),
-        hours=tuple(hours),
-        unchecked=tuple(unchecked),
-        notes=tuple(notes),
-    )
-
-
 def _slices(
     view: LogView, snapshot: Snapshot, longest: int, check: FormCheck, log: LogReader, storage: Storage
 ) -> Iterator[Slice]:
@@ -518,12 +466,54 @@ class Auditor:
         return Audit(at=at, seconds=round(time.monotonic() - began, 3), archive=root, streams=found)
 
     def _stream(self, view: LogView, told: Told) -> StreamAudit:
-        tables = self._tables
-        if tables is not None and not self._server.lists_streams:
-            tables = None  # such a server was never archived, whatever lies there
-        elif tables is not None and not self._server.archives and not tables.of(view.stream).snapshot().files:
-            tables = None
-        return audit_stream(self._session, self._server, view, tables, self._pending, told, self._slice_length)
+        """Look at all of a stream; PipelineError if log or archive cannot be read."""
+        server, table = self._server, self._table(view)
+        snapshot, storage = (Snapshot(), LOCAL) if table is None else (table.snapshot(), table.storage)
+        archived = snapshot.watermark
+        kind, layout = server.kind(view)
+        check, log = FormCheck(kind, layout), server.reader(view)
+        parts = list(_slices(view, snapshot, self._slice_length, check, log, storage))
+        found: list[Found] = []
+        told(view.stream, 0, max(view.last, archived))
+        for place in range(0, len(parts), _MOST_TASKS):
+            some = parts[place : place + _MOST_TASKS]
+            try:
+                found += run_tasks(self._session, examine, some)
+            except Exception as error:  # Spark wraps what happened in many ways
+                raise PipelineError(reason(error)) from None
+            told(view.stream, some[-1].last, max(view.last, archived))
+        now = server.again(view)
+        removals = self._pending(view.stream)
+        known = None if table is None else explain(table)
+        evidence = gather_evidence(known, removals, now.trimmed, max(view.last, archived))
+        # a log that waits for the archive lets go of nothing that is not in it: such files were there and are lost
+        lost = (archived + 1, view.trimmed) if server.log_waits and archived else (1, 0)
+        weighing = _Weighing(view, evidence, archived, lost, found)
+        defects = weighing.defects()
+        foreign = sum(each.foreign for each in found)
+        unchecked, notes = _words(server, view, table is not None, archived, layout, foreign)
+        hours = _joined_hours(each.hours for each in found)
+        return StreamAudit(
+            event_type=view.event_type,
+            verdict="defects" if defects else "clean",
+            acknowledged=view.last,
+            log=Held(view.first, view.last, sum(each.log for each in hours)) if view.last >= view.first else Held(),
+            archive=None if table is None else Held(1, archived, sum(each.archive for each in hours)),
+            same=sum(each.same for each in hours),
+            lag=max(0, view.last - archived) if table is not None else 0,
+            explained=weighing.explained(),
+            defects=tuple(defects),
+            hours=tuple(hours),
+            unchecked=tuple(unchecked),
+            notes=tuple(notes),
+        )
+
+    def _table(self, view: LogView) -> Table | None:
+        """Return the table of a stream; None if there is none to look at."""
+        if self._tables is None or not self._server.lists_streams:
+            return None  # such a server was never archived, whatever lies there
+        table = self._tables.of(view.stream)
+        return table if self._server.archives or table.snapshot().files else None
 
 
 def to_mend(audit: Audit) -> dict[str, list[Range]]:

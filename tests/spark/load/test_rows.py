@@ -303,7 +303,7 @@ def test_csv_rows_that_cannot_be_read_do_not_take_others_along(size: int) -> Non
     rows = {
         line: row or block.faults[place]
         for block in csv_rows(in_blocks(CSV.removeprefix("a,b\n"), size), 2)
-        for place, (line, row) in enumerate(zip(block.lines, block.cells, strict=True))
+        for place, (line, row) in enumerate(zip(block.texts.lines, block.cells, strict=True))
     }
     assert rows == {
         1: ["1", "2"],

@@ -114,28 +114,20 @@ class Taken(msgspec.Struct, frozen=True):
         """Return these and some more, in order."""
         if not rows:
             return self
-        every = [*self.places, *[row.place for row in rows]]
+        every = [*self.places, *(row.place for row in rows)]
         order = sorted(range(len(every)), key=every.__getitem__)
-        payloads = [*self.payloads, *[row.payload for row in rows]]
-        given = [*self.given, *[row.given for row in rows]] if wanted.given else []
+
+        def column(known: Sequence[Any], name: str) -> list[Any]:
+            values = [*(known or [None] * len(self.places)), *map(attrgetter(name), rows)]
+            return [values[at] for at in order]
+
+        places, payloads = column(self.places, "place"), column(self.payloads, "payload")
+        given = column(self.given, "given") if wanted.given else ()
         if not wanted.history:
-            return Taken(
-                [every[at] for at in order],
-                [payloads[at] for at in order],
-                [given[at] for at in order] if given else (),
-            )
-        identifiers = [*self.identifiers, *[row.identifier for row in rows]]
-        topics = [*self.topics, *[row.topic for row in rows]]
-        boxes = [*(self.boxes or [None] * len(self.places)), *[row.box for row in rows]]
-        times = [*self.times, *[row.time for row in rows]]
+            return Taken(places, payloads, given)
+        identifiers, topics = column(self.identifiers, "identifier"), column(self.topics, "topic")
         return Taken(
-            [every[at] for at in order],
-            [payloads[at] for at in order],
-            [given[at] for at in order] if given else (),
-            [identifiers[at] for at in order],
-            [topics[at] for at in order],
-            [boxes[at] for at in order],
-            [times[at] for at in order],
+            places, payloads, given, identifiers, topics, column(self.boxes, "box"), column(self.times, "time")
         )
 
 

@@ -71,6 +71,18 @@ class Texts(msgspec.Struct, frozen=True):
     lines_end: int  # lines of the block up to the end of these, blank ones too
     bytes_end: int  # and bytes
 
+    def at(self, places: Sequence[int]) -> Texts:
+        """Return those at some places."""
+        if len(places) == len(self.rows):
+            return self
+
+        def offsets() -> list[int]:
+            starts = self.offsets()
+            return [starts[place] for place in places]
+
+        rows, lines = [self.rows[place] for place in places], [self.lines[place] for place in places]
+        return Texts(rows, lines, offsets, self.lines_end, self.bytes_end)
+
 
 class Chunk(msgspec.Struct, frozen=True):
     """Some rows in order, what became of them, and where they stand."""
@@ -93,9 +105,12 @@ def text_chunks(
         return
     texts = elements(_joined_pieces(blocks), given.name) if given.form == "json" else line_texts(blocks)
     for block in texts:
-        outcome = _checked(checker, block.rows)
-        count, raw = len(block.rows), _texts_of(block.rows)
-        yield Chunk(outcome, block.lines, block.offsets, raw, count, block.lines_end, block.bytes_end)
+        yield _chunk(_checked(checker, block.rows), block)
+
+
+def _chunk(outcome: Outcome, texts: Texts) -> Chunk:
+    raw, count = _texts_of(texts.rows), len(texts.rows)
+    return Chunk(outcome, texts.lines, texts.offsets, raw, count, texts.lines_end, texts.bytes_end)
 
 
 def line_texts(blocks: Iterable[list[bytes]], blanks: bool = False) -> Iterator[Texts]:
@@ -105,21 +120,17 @@ def line_texts(blocks: Iterable[list[bytes]], blanks: bool = False) -> Iterator[
         for at in range(0, len(block), _TOGETHER):
             rows = block[at : at + _TOGETHER]
             end = offset + sum(map(len, rows)) + len(rows)
-            yield _texts(rows, offset, line, end, blanks)
+            lines = range(line + 1, line + len(rows) + 1)
+            texts = Texts(rows, lines, partial(_starts, rows, offset), line + len(rows), end)
+            yield texts if blanks else texts.at(_not_blank(rows))
             offset, line = end, line + len(rows)
 
 
-def _texts(rows: list[bytes], offset: int, line: int, end: int, blanks: bool) -> Texts:
-    count = len(rows)
-    if blanks or (all(rows) and not any(map(bytes.isspace, rows))):
-        return Texts(rows, range(line + 1, line + count + 1), partial(_starts, rows, offset), line + count, end)
-    kept = [place for place, row in enumerate(rows) if row and not row.isspace()]
-
-    def offsets() -> list[int]:
-        starts = _starts(rows, offset)
-        return [starts[place] for place in kept]
-
-    return Texts([rows[place] for place in kept], [line + 1 + place for place in kept], offsets, line + count, end)
+def _not_blank(rows: Sequence[bytes]) -> Sequence[int]:
+    """Find the rows with something in them."""
+    if all(rows) and not any(map(bytes.isspace, rows)):
+        return range(len(rows))
+    return [place for place, row in enumerate(rows) if row and not row.isspace()]
 
 
 def _starts(rows: list[bytes], offset: int) -> list[int]:
@@ -239,21 +250,20 @@ def _csv_chunks(
         faults: dict[int, RequestError] = {
             place: MalformedRequest("INVALID_CSV", "Invalid CSV row", fault) for place, fault in found.faults.items()
         }
-        for place, row in enumerate(found.rows):
+        for place, row in enumerate(found.texts.rows):
             if len(row) > LONGEST:
                 faults[place] = MalformedRequest("ROW_TOO_LARGE", _TOO_LONG)
         blank = [""] * len(given.columns)
         columns = zip(*[cells or blank for cells in found.cells], strict=True)
-        outcome = reader.check(dict(zip(given.columns, columns, strict=False)), len(found.rows), faults)
-        raw = _texts_of(found.rows)
-        yield Chunk(outcome, found.lines, found.offsets, raw, len(found.rows), found.lines_end, found.bytes_end)
+        outcome = reader.check(dict(zip(given.columns, columns, strict=False)), len(found.cells), faults)
+        yield _chunk(outcome, found.texts)
 
 
 def _without_first(blocks: Iterable[Texts]) -> Iterator[Texts]:
     """Leave out the line that names the columns."""
     left = iter(blocks)
     for first in left:
-        yield _rest_of(first, 1) or Texts([], [], list, first.lines_end, first.bytes_end)
+        yield first.at(range(1, len(first.rows)))
         break
     yield from left
 
@@ -265,22 +275,18 @@ _MOST_ROW_LINES = 1000  # of one row: a quote that is never closed must not swal
 class CsvRows(msgspec.Struct, frozen=True):
     """Some rows of a CSV file."""
 
+    texts: Texts  # as they stand there
     cells: list[list[str]]  # one list per row; a row that cannot be read has none
     faults: dict[int, str]  # why, by place
-    rows: list[bytes]  # as they stand there
-    lines: Sequence[int]  # counted from 1 within the block
-    offsets: Callable[[], Sequence[int]]
-    lines_end: int
-    bytes_end: int
 
 
 def csv_rows(blocks: Iterable[Texts], columns: int) -> Iterator[CsvRows]:
     """Read lines, which begin with a row and end with one, as rows of so many columns each."""
     held: Texts | None = None
     for texts in blocks:
-        block = texts if held is None else _joined(held, texts)
+        block = _joined(held, texts) if held is not None and held.rows else texts
         found, used = _read_csv(block, columns, last=False)
-        held = _rest_of(block, used)
+        held = block.at(range(used, len(block.rows)))
         yield found
     if held is not None and held.rows:
         found, _ = _read_csv(held, columns, last=True)
@@ -297,7 +303,7 @@ def _read_csv(texts: Texts, columns: int, last: bool) -> tuple[CsvRows, int]:
     places: list[int] = []
     place = 0
     while place < len(texts.rows):
-        if _is_blank(texts.rows[place]):
+        if not texts.rows[place].strip():
             place += 1
             continue
         read, size, fault = _csv_row(texts.rows, place, columns)
@@ -309,43 +315,15 @@ def _read_csv(texts: Texts, columns: int, last: bool) -> tuple[CsvRows, int]:
         rows.append(b"\n".join(texts.rows[place : place + size]))
         places.append(place)
         place += size
-    starts = texts.offsets()
-    return CsvRows(
-        cells,
-        faults,
-        rows,
-        [texts.lines[at] for at in places],
-        partial(list, [starts[at] for at in places]),
-        texts.lines_end,
-        texts.bytes_end,
-    ), place
+    return CsvRows(msgspec.structs.replace(texts.at(places), rows=rows), cells, faults), place
 
 
 def _plain_csv(texts: Texts, columns: int) -> CsvRows:
     """Read lines without quotes: a line is a row, and a comma ends a value."""
-    cells, faults = [], {}
-    kept = [place for place, row in enumerate(texts.rows) if not _is_blank(row)]
-    for number, place in enumerate(kept):
-        read, fault = _split(texts.rows[place], columns)
-        if fault is not None:
-            faults[number] = fault
-        cells.append(read)
-    if len(kept) == len(texts.rows):
-        return CsvRows(cells, faults, texts.rows, texts.lines, texts.offsets, texts.lines_end, texts.bytes_end)
-    starts = texts.offsets()
-    return CsvRows(
-        cells,
-        faults,
-        [texts.rows[place] for place in kept],
-        [texts.lines[place] for place in kept],
-        partial(list, [starts[place] for place in kept]),
-        texts.lines_end,
-        texts.bytes_end,
-    )
-
-
-def _is_blank(row: bytes) -> bool:
-    return not row or row.isspace()
+    kept = texts.at(_not_blank(texts.rows))
+    read = [_split(row, columns) for row in kept.rows]
+    faults = {place: fault for place, (_, fault) in enumerate(read) if fault is not None}
+    return CsvRows(kept, [cells for cells, _ in read], faults)
 
 
 def _split(row: bytes, columns: int) -> tuple[list[str], str | None]:
@@ -390,13 +368,6 @@ def _wrong_count(count: int, columns: int) -> str:
 def _joined(held: Texts, more: Texts) -> Texts:
     offsets: Callable[[], Sequence[int]] = partial(list, [*held.offsets(), *more.offsets()])
     return Texts(held.rows + more.rows, [*held.lines, *more.lines], offsets, more.lines_end, more.bytes_end)
-
-
-def _rest_of(texts: Texts, used: int) -> Texts | None:
-    if used == len(texts.rows):
-        return None
-    offsets: Callable[[], Sequence[int]] = partial(list, texts.offsets()[used:])
-    return Texts(texts.rows[used:], texts.lines[used:], offsets, texts.lines_end, texts.bytes_end)
 
 
 def table_chunks(
