@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,11 +83,15 @@ def archive(
     with kept(place) as archiver:
         task = _task(place, interval, token, user)
         if once:
-            with _steps(archiver, place, as_json) as told:
-                archiver.run_once(task, told)
+            with bar("archiving") as moved:
+                archiver.run_once(task, _steps(archiver, place, as_json, moved))
             _summary(archiver, as_json)
         else:
-            _until_stopped(archiver, task, place, as_json)
+            stop = threading.Event()
+            try:
+                archiver.run(task, stop, _steps(archiver, place, as_json, None))
+            except KeyboardInterrupt:
+                stop.set()
 
 
 def _task(place: Place, interval: float | None, token: str | None, user: str | None) -> ArchiveSettings:
@@ -104,41 +107,26 @@ def _task(place: Place, interval: float | None, token: str | None, user: str | N
     )
 
 
-def _until_stopped(archiver: Archiver, task: ArchiveSettings, place: Place, as_json: bool) -> None:
-    stop = threading.Event()
+def _steps(
+    archiver: Archiver, place: Place, as_json: bool, moved: Callable[[int, int], None] | None
+) -> Callable[[str, int], None]:
+    """Return what shows each step: as an object with --json, else on the bar, or as a line where there is no bar."""
+    done, status = 0, archiver.status
 
     def told(stream: str, count: int) -> None:
-        last = archiver.status.watermark(stream)
+        nonlocal done
+        done, last = done + count, status.watermark(stream)
+        if moved is not None:
+            moved(
+                done,
+                done + sum(max(0, each.last - status.watermark(name)) for name, each in status.log_streams().items()),
+            )
         if as_json:
             print_json({"event_type": place.event_type(stream), "stream": stream, "sequences": count, "last": last})
-        else:
+        elif moved is None:
             click.echo(f"{printable(place.event_type(stream))}: {count} more, up to {last}")
 
-    try:
-        archiver.run(task, stop, told)
-    except KeyboardInterrupt:
-        stop.set()
-
-
-@contextmanager
-def _steps(archiver: Archiver, place: Place, as_json: bool) -> Iterator[Callable[[str, int], None]]:
-    """Show how far it is: on a terminal as a bar, with --json as objects."""
-    done = 0
-    with bar("archiving") as moved:
-
-        def told(stream: str, count: int) -> None:
-            nonlocal done
-            ahead = sum(
-                max(0, each.last - archiver.status.watermark(name))
-                for name, each in archiver.status.log_streams().items()
-            )
-            done += count
-            moved(done, done + ahead)
-            if as_json:
-                last = archiver.status.watermark(stream)
-                print_json({"event_type": place.event_type(stream), "stream": stream, "sequences": count, "last": last})
-
-        yield told
+    return told
 
 
 def _summary(archiver: Archiver, as_json: bool) -> None:

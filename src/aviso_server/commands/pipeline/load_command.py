@@ -97,7 +97,7 @@ def load(
     \b
     Exit codes: 0 done, 1 it did not work, 2 wrong usage, 3 more rows were refused than --max-bad allows.
     """
-    from aviso_server.spark.load.inputs import find_inputs
+    from aviso_server.spark.load.inputs import LoadRequest, find_inputs
     from aviso_server.spark.load.load_report import read_limit
 
     credentials(token, user)
@@ -122,7 +122,19 @@ def load(
         if history:
             report = _import(place, kind, given, form, folder, limit)
         else:
-            request = _request(place, kind, given, form, options, dry_run, folder, limit, batch, again)
+            request = LoadRequest(
+                files=given,
+                form=form,
+                event_type=kind.name,
+                server=options,
+                dry_run=dry_run,
+                work=str((place.work / "load").resolve()),
+                quarantine=None if folder is None else str(folder.absolute()),
+                ledgers=str((place.settings.archive.work_path / "loads").resolve()),
+                limit=limit,
+                batch=batch,
+                again=again,
+            )
             report = _load(place, kind, request, with_spark=spark is not None)
         if report.quarantine is not None and folder is not None:  # as it was named, not as Spark was told
             report = msgspec.structs.replace(report, quarantine=str(folder / Path(report.quarantine).name))
@@ -153,35 +165,6 @@ def _kind(place: Place, name: str, options: Options | None) -> EventType | Gener
         return Catalogue({each.name: each for each in settings.event_types}, settings.strict).find(name)
     except RequestError as error:
         raise PipelineError(error.message) from None
-
-
-def _request(
-    place: Place,
-    kind: EventType | GenericType,
-    files: list[Input],
-    form: Form | None,
-    options: Options | None,
-    dry_run: bool,
-    quarantine: Path | None,
-    limit: Limit,
-    batch: int,
-    again: bool,
-) -> LoadRequest:
-    from aviso_server.spark.load.inputs import LoadRequest
-
-    return LoadRequest(
-        files=files,
-        form=form,
-        event_type=kind.name,
-        server=options,
-        dry_run=dry_run,
-        work=str((place.work / "load").resolve()),
-        quarantine=None if quarantine is None else str(quarantine.absolute()),
-        ledgers=str((place.settings.archive.work_path / "loads").resolve()),
-        limit=limit,
-        batch=batch,
-        again=again,
-    )
 
 
 def _load(place: Place, kind: EventType | GenericType, request: LoadRequest, with_spark: bool) -> LoadReport:
