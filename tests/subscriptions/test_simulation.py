@@ -21,6 +21,7 @@ from tests.delivery.test_simulation import mutate
 from tests.subscriptions.simulation import make_schedule, simulate
 
 SCHEDULES = int(os.environ.get("AVISO_SCHEDULES", "200"))
+FOUND = (10_320, 10_617, 11_004)  # beyond the usual ones, and broken once: the lease ended while a batch was saved
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def small_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_every_law_holds_in_every_schedule() -> None:
-    for seed in range(SCHEDULES):
+    for seed in (*range(SCHEDULES), *FOUND):
         steps = make_schedule(seed)
         if broken := simulate(seed, steps):
             pytest.fail(f"{broken}\nseed {seed}, shortest schedule: {shortest(seed, steps, simulate)}")
@@ -47,7 +48,7 @@ def test_every_law_holds_in_every_schedule() -> None:
     [
         pytest.param(push.Pusher, "_settle", "events[-1].sequence + 1", "events[-1].sequence + 2", id="one is skipped"),
         pytest.param(push.Pusher, "_step", "await self._states.save(active)", "pass", id="a batch is not durable"),
-        pytest.param(push.Pusher, "_obstacle", "> self.lease_until", "< 0", id="nobody looks at the lease"),
+        pytest.param(push.Pusher, "_post", "> self.lease_until", "< 0", id="nobody looks at the lease"),
         pytest.param(
             active.StateWriter, "_save", "if revision is None:", "if (revision := revision or 0) < 0:", id="no fencing"
         ),

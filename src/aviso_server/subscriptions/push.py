@@ -231,12 +231,12 @@ class Pusher:
             raise
         if active.cursor is not cursor:  # paused, changed or deleted meanwhile
             return None
-        if outcome.ok:
+        if outcome is not None and outcome.ok:
             self._settle(active, events)
             return 0.0
         if events[0].sequence > 0:
             cursor.put_back(events)
-        return await self._note_failure(active, events, outcome)
+        return _LEASE_PAUSE if outcome is None else await self._note_failure(active, events, outcome)
 
     async def _collect(self, active: Active) -> float | None:
         """Take what is there into sets; return the seconds until the next deadline."""
@@ -270,8 +270,6 @@ class Pusher:
             self._tally.refused += 1
             return _REFUSED_PAUSE
         active.problem = ""
-        if asyncio.get_running_loop().time() > self.lease_until:
-            return _LEASE_PAUSE
         return self._rates.pause(active)
 
     def _next_events(self, active: Active) -> list[Event]:
@@ -419,6 +417,8 @@ class Pusher:
             if pause := await self._obstacle(active):
                 return pause
             outcome = await self._post(active, [Event(sequence, bytes(letter.event))])
+            if outcome is None:
+                return _LEASE_PAUSE
             if outcome.ok:
                 before = active.state.parked
                 active.state.parked = max(0, before - 1)  # first: who sees no letter must not see one counted
@@ -440,8 +440,11 @@ class Pusher:
 
     # Requests
 
-    async def _post(self, active: Active, events: Sequence[Event]) -> _Outcome:
+    async def _post(self, active: Active, events: Sequence[Event]) -> _Outcome | None:
+        """Send events when there is a place for it; None if by then another server may have taken over."""
         async with self._place(active):
+            if asyncio.get_running_loop().time() > self.lease_until:
+                return None
             if active.state.attempts:
                 self._tally.retries += 1
             self._rates.charge(active, len(events), sum([len(event.body) for event in events]))
