@@ -7,6 +7,7 @@ import ipaddress
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
 from aviso_server.subscriptions.sinks import NotSent, SinkClient, SinkRules, check_headers, is_public
+from tests.harness.patience import PATIENCE
 from tests.subscriptions.receiver import Receiver, Reply
 
 NOT_PUBLIC = [
@@ -214,6 +216,41 @@ def test_the_name_is_looked_up_once_and_the_answer_is_what_is_connected_to(monke
     with pytest.raises(NotSent):
         send(client, "https://sink.example/")
     assert "sink.example" not in looked_up
+
+
+def test_names_that_hang_keep_nobody_else_waiting(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred sinks whose names nobody answers for, some of them the same, and one that is well."""
+    real, over = socket.getaddrinfo, threading.Event()
+    asked: list[str] = []
+
+    def hanging(host: str | bytes | None, *rest: Any, **more: Any) -> Any:
+        if str(host).endswith(".example"):
+            asked.append(str(host))
+            over.wait(PATIENCE)
+            raise socket.gaierror("nobody knows it")
+        return real(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
+    client = SinkClient(SinkRules(["*.example", "localhost"]), PATIENCE)
+
+    async def run() -> None:
+        sinks = [client.rules.check(f"http://slow{n % 50}.example/") for n in range(100)]
+        waiting = [asyncio.create_task(client.send(f"{n}", sink, b"POST", [], b"{}")) for n, sink in enumerate(sinks)]
+        await asyncio.sleep(0.1)
+        well = client.rules.check(f"http://localhost:{receiver.port}/")
+        answer = await client.send("well", well, b"POST", [], b"{}")
+        assert answer.status == 200
+        assert not any(task.done() for task in waiting), "the others still wait"
+        over.set()
+        failed = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {str(each) for each in failed} == {"its name cannot be looked up"}
+        client.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        over.set()
+    assert len(asked) == 50, "a name is looked up once at a time"
 
 
 def test_every_new_connection_looks_again(receiver: Receiver) -> None:

@@ -12,6 +12,7 @@ import ipaddress
 import re
 import socket
 import ssl
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,6 +44,7 @@ _KEPT = 1024  # bytes of it that people are shown
 _IDLE_SECONDS = 30.0
 _LIFETIME_SECONDS = 300.0  # then the name is looked up again
 _MAX_IDLE = 1000  # connections that are kept
+_LOOKUPS = 512  # names that are looked up at a time
 _FIRST_UNPRIVILEGED = 1024
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
@@ -230,9 +232,49 @@ def check_headers(headers: Mapping[str, str]) -> None:
             raise InvalidRequest(f"headers: the value of {quoted(name)} is not printable ASCII", field="headers")
 
 
-async def _look_up(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+class Resolver:
+    """Looks names up, each once at a time and in a thread of its own: one that hangs keeps nobody else waiting.
+
+    The loop has a few threads for this, and everybody waits when they are taken.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
+        self._free = asyncio.Semaphore(_LOOKUPS)
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host; OSError if there are none."""
+        running = self._running.get((host, port))
+        if running is None:
+            running = self._running[host, port] = asyncio.create_task(self._look_up(host, port))
+            running.add_done_callback(lambda task: task.cancelled() or task.exception())  # all may have left
+        return await asyncio.shield(running)
+
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def settle(found: Any) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        def look_up() -> None:
+            try:
+                found: Any = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except (OSError, UnicodeError) as error:
+                found = error
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(settle, found)
+
+        try:
+            async with self._free:
+                threading.Thread(target=look_up, name=f"look up {host}", daemon=True).start()
+                found = await answer
+        finally:
+            del self._running[host, port]
+        if isinstance(found, Exception):
+            raise socket.gaierror(str(found)) from None
+        return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 class _Connection(asyncio.Protocol):
@@ -343,12 +385,12 @@ class SinkClient:
         rules: SinkRules,
         seconds: float = 15.0,
         ca_file: Path | None = None,
-        resolve: Resolve = _look_up,
+        resolve: Resolve | None = None,
     ) -> None:
         self.rules = rules
         self._seconds = seconds
         self._ca_file = ca_file
-        self._resolve = resolve
+        self._resolve = resolve or Resolver()
         self._tls: ssl.SSLContext | None = None
         self._idle: OrderedDict[str, tuple[float, str, _Connection]] = OrderedDict()
 
