@@ -357,11 +357,14 @@ class World:
 
     async def _ask(self, who: int, name: str, what: Callable[[Subscriptions, Active], Awaitable[T]]) -> T | None:
         """Ask a server something about a subscription; None if it cannot be done now."""
-        subscriptions = self._server(who).subscriptions
+        server = self._server(who)
+        if server.records.dead:
+            return None  # it crashes right now: there is nobody to connect to
+        subscriptions = server.subscriptions
         try:
             active = subscriptions.find(ANYBODY, name)
             async with asyncio.timeout(ANSWERED):
-                return await self._server(who).run(lambda: what(subscriptions, active))
+                return await server.run(lambda: what(subscriptions, active))
         except (LogError, NoSuchSubscription):
             return None
         except TimeoutError:
