@@ -87,7 +87,7 @@ def test_values_are_learned_from_most_of_the_last_sets() -> None:
     earlier = [("old", ["99"]), ("a", ["0", "6"]), ("b", ["0", "6", "7"]), ("c", ["0", "6"])]
     sets: Sets = {}
     learn(sets, wish, [event(n, day, step, n) for n, (day, steps) in enumerate(earlier) for step in steps])
-    state.learned = learned(sets, wish)
+    state.collecting().learned = learned(sets, wish)
     collect(state, wish, [event(10, "d", "6", 10), event(11, "d", "0", 11)], "s", "n")
     ((kind, data),) = receipts(state)
     assert (kind, data["expected"], data["set"]) == ("aviso_complete", 2, {"day": "d"})

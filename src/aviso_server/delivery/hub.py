@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -50,6 +51,13 @@ class Pace(msgspec.Struct, frozen=True):
     stall: float = 3600.0  # seconds that a replay waits for a reader who takes nothing
 
 
+class Follower(Protocol):
+    """Whoever uses a live feed without being a stream of this hub: the cursor of a subscription."""
+
+    def lose_feed(self) -> None:
+        """Hear that the feed may have missed something: it is not to be used any more."""
+
+
 class Hub:
     """Opens streams and closes them, gives everyone their heartbeat, and keeps one feed per stream and event type."""
 
@@ -74,7 +82,7 @@ class Hub:
         self._polygons = polygons or {}  # how they go out, for event types that have them
         # by stream and event type, which says how to match and render
         self._feeds: dict[tuple[str, str], LiveFeed] = {}
-        self._on_lost: dict[LiveFeed, dict[Callable[[], None], None]] = {}
+        self._followers: dict[LiveFeed, dict[Follower, None]] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[LiveFeed]] = {}
         self._renderers: dict[str, Renderer] = {}
         self._timers = Timers()
@@ -104,23 +112,20 @@ class Hub:
             feed.close()
         self.store.close()
 
-    async def join(self, wanted: Filter, on_lost: Callable[[], None]) -> LiveFeed:
-        """Return the live feed for a filter, which stays open until `leave`; LogError if there is none now.
-
-        `on_lost` is called when the feed may have missed something: it is not to be used any more.
-        """
+    async def join(self, wanted: Filter, follower: Follower) -> LiveFeed:
+        """Return the live feed for a filter, which stays open until `leave`; LogError if there is none now."""
         feed = await self._feed(wanted)
         feed.watchers += 1
-        self._on_lost.setdefault(feed, {})[on_lost] = None
+        self._followers.setdefault(feed, {})[follower] = None
         return feed
 
-    def leave(self, feed: LiveFeed, on_lost: Callable[[], None]) -> None:
+    def leave(self, feed: LiveFeed, follower: Follower) -> None:
         """Give a feed of `join` back; a second time changes nothing."""
-        callbacks = self._on_lost.get(feed, {})
-        if on_lost in callbacks:
-            del callbacks[on_lost]
-            if not callbacks:
-                del self._on_lost[feed]
+        followers = self._followers.get(feed, {})
+        if follower in followers:
+            del followers[follower]
+            if not followers:
+                del self._followers[feed]
             self._release_feed(feed)
 
     async def watcher(self, wanted: Filter, writer: ClientWriter, request_id: str) -> Watcher:
@@ -302,8 +307,8 @@ class Hub:
         for stream in list(self.open_streams):
             if isinstance(stream, Watcher) and stream.feed is feed:
                 stream.close("end_of_stream")
-        for on_lost in self._on_lost.pop(feed, {}):
-            on_lost()
+        for follower in self._followers.pop(feed, {}):
+            follower.lose_feed()
 
     def _release_feed(self, feed: LiveFeed) -> None:
         feed.watchers -= 1

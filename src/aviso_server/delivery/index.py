@@ -7,7 +7,7 @@ searched one by one, and removed ones are skipped; the arrays are rebuilt when e
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from aviso_server.model.filter import Filter, View
 from aviso_server.model.notification import Box
 from aviso_server.model.shapes import Point
 
-__all__ = ["FilterIndex"]
+__all__ = ["FilterIndex", "added", "removed"]
 
 
 _SMALL = 32
@@ -208,15 +208,35 @@ class FilterIndex(Generic[I]):
         return sure
 
 
+T = TypeVar("T")
+
+
+def added(some: Collection[T], one: T) -> Collection[T]:
+    """Return these and one more: a tuple if it is alone, as most are, because a dict takes five times the memory."""
+    if not some:
+        return (one,)
+    found = some if isinstance(some, dict) else dict.fromkeys(some)
+    found[one] = None
+    return found
+
+
+def removed(some: Collection[T], one: T) -> Collection[T]:
+    """Return these without one."""
+    if not isinstance(some, dict):
+        return () if one in some else some
+    some.pop(one, None)
+    return some
+
+
 class _Cell(Generic[I]):
-    """Interests that pin the same values."""
+    """Interests that pin the same values; most cells hold one, so parts that are not needed are not made."""
 
     __slots__ = ("areas", "certain", "intervals", "others")
 
     def __init__(self) -> None:
-        self.certain: dict[I, None] = {}
-        self.others: dict[I, None] = {}
-        self.intervals: dict[tuple[str, Kind], IntervalIndex[I]] = {}
+        self.certain: Collection[I] = ()
+        self.others: Collection[I] = ()
+        self.intervals: dict[tuple[str, Kind], IntervalIndex[I]] | None = None
         self.areas: AreaIndex[I] | None = None
 
     def __bool__(self) -> bool:
@@ -225,15 +245,17 @@ class _Cell(Generic[I]):
     def add(self, interest: I, signature: Signature) -> None:
         place = _access(interest.wanted, signature)
         if place is _CERTAIN:
-            self.certain[interest] = None
+            self.certain = added(self.certain, interest)
         elif place is _OTHER:
-            self.others[interest] = None
+            self.others = added(self.others, interest)
         elif place is _AREA:
             if self.areas is None:
                 self.areas = AreaIndex()
             self.areas.add(interest)
         else:
             assert isinstance(place, tuple)
+            if self.intervals is None:
+                self.intervals = {}
             if place not in self.intervals:
                 self.intervals[place] = IntervalIndex(place[0])
             self.intervals[place].add(interest)
@@ -241,9 +263,9 @@ class _Cell(Generic[I]):
     def discard(self, interest: I, signature: Signature) -> None:
         place = _access(interest.wanted, signature)
         if place is _CERTAIN:
-            del self.certain[interest]
+            self.certain = removed(self.certain, interest)
         elif place is _OTHER:
-            del self.others[interest]
+            self.others = removed(self.others, interest)
         elif place is _AREA:
             assert self.areas is not None
             self.areas.discard(interest)
@@ -251,13 +273,14 @@ class _Cell(Generic[I]):
                 self.areas = None
         else:
             assert isinstance(place, tuple)
+            assert self.intervals is not None
             self.intervals[place].discard(interest)
             if not self.intervals[place]:
                 del self.intervals[place]
 
     def possible(self, view: View) -> Iterator[I]:
         yield from self.others
-        for (name, kind), intervals in self.intervals.items():
+        for (name, kind), intervals in (self.intervals or {}).items():
             value = view.parsed(name, kind)
             if value is not None:
                 yield from intervals.around(float(value))

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from aviso_server.counters import Flow
-from aviso_server.delivery.index import FilterIndex
+from aviso_server.delivery.index import FilterIndex, added, removed
 from aviso_server.log.base import Subscription
 from aviso_server.model.cloudevent import LIVE, Renderer
 from aviso_server.model.filter import Filter, View
@@ -71,6 +71,10 @@ class Member(Protocol):
         """Give up: an offer has failed."""
 
 
+_NONE: list[tuple[int, bytes]] = []
+"""Shared by all channels that have nothing to write; never changed."""
+
+
 class Channel:
     """The members with the same filter: found once, rendered once, written many times."""
 
@@ -78,12 +82,12 @@ class Channel:
 
     def __init__(self, wanted: Filter) -> None:
         self.wanted = wanted
-        self.members: dict[Member, None] = {}  # in the order in which they joined
-        self.frames: list[tuple[int, bytes]] = []
+        self.members: Collection[Member] = ()  # in the order in which they joined
+        self.frames: list[tuple[int, bytes]] = _NONE
 
     def take(self) -> tuple[list[Member], Frames]:
         """Take what is to be written now, and its watchers."""
-        frames, self.frames = self.frames, []
+        frames, self.frames = self.frames, _NONE
         return list(self.members), frames
 
 
@@ -260,7 +264,7 @@ class LiveFeed:
         if channel is None:
             channel = self._channels[watcher.wanted] = Channel(watcher.wanted)
             self._index.add(channel)
-        channel.members[watcher] = None
+        channel.members = added(channel.members, watcher)
         watcher.remember(frames, max(watcher.position, self._taken + 1), live=True)
         return True
 
@@ -269,7 +273,7 @@ class LiveFeed:
         channel = self._channels.get(watcher.wanted)
         if channel is None:
             return
-        channel.members.pop(watcher, None)
+        channel.members = removed(channel.members, watcher)
         if not channel.members:
             del self._channels[watcher.wanted]
             self._index.discard(channel)
@@ -302,7 +306,7 @@ class LiveFeed:
 
     def _detach(self, channel: Channel) -> None:
         """Let the watchers of the channel go on from the log."""
-        channel.frames = []
+        channel.frames = _NONE
         for watcher in list(channel.members):
             watcher.fall_behind()
 
@@ -400,7 +404,10 @@ class LiveFeed:
                 self.flow.matched += len(sure)
                 frame = self._renderer.frame(LIVE, each)
                 for channel in sure:
-                    channel.frames.append((each.sequence, frame))
+                    if channel.frames:
+                        channel.frames.append((each.sequence, frame))
+                    else:
+                        channel.frames = [(each.sequence, frame)]
                     touched[channel] = None
         for channel in aside:
             self._detach(channel)

@@ -317,15 +317,15 @@ def _subscriptions(service: Service, streams: Mapping[str, StreamState]) -> Samp
     ages = dict.fromkeys(lags, 0.0)
     blocked = in_flight = 0
     for active in () if known is None else known.all:
-        delivery, state = active.definition.delivery, active.state
-        counts[delivery, active.subscription.status] += 1
+        delivery, state = active.delivery, active.state
+        counts[delivery, active.status] += 1
         letters[delivery] += state.parked
         in_flight += len(state.leased)
         blocked += state.blocked
-        if active.subscription.status != "active":
+        if active.status != "active":
             continue
         failing[delivery] += bool(state.attempts or active.problem)
-        name = active.definition.event_type
+        name = "" if active.wanted is None else active.wanted.event_type
         if known is not None and (name, delivery) in lags and name in streams:
             lags[name, delivery] = max(lags[name, delivery], streams[name].last + 1 - known.place(active))
             if active.cursor is not None and active.cursor.waiting:

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -18,7 +19,7 @@ from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.records import Change, Records
 from aviso_server.model.filter import Filter
 from aviso_server.subscriptions.cursor import Cursor
-from aviso_server.subscriptions.subscription import Definition, Gap, State, Subscription
+from aviso_server.subscriptions.subscription import Definition, Gap, State, Status, Subscription
 
 __all__ = ["Active", "StateWriter", "Tally", "state_key"]
 
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 _DELAY = 0.05  # seconds that a state may be ahead of what is saved, if nobody waits for it
 _PAUSE = 1.0  # seconds before another try, when the log cannot be written
 _AT_ONCE = 256  # states saved together: publishers share the commit
+_DECODED = 256  # subscriptions that are kept decoded
 
 
 def state_key(subscription: str) -> str:
@@ -34,27 +36,49 @@ def state_key(subscription: str) -> str:
     return f"state.{subscription}"
 
 
+_encode = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = lru_cache(_DECODED)(msgspec.msgpack.Decoder(Subscription).decode)
+
+
+class Keeper(Protocol):
+    """Whoever serves subscriptions."""
+
+    def wake(self, active: Active) -> None:
+        """Hear that there may be something to deliver."""
+
+    def note_gap(self, active: Active, gap: Gap) -> None:
+        """Hear that retention was faster."""
+
+
 class Active:
-    """A subscription that this server knows, at work or not."""
+    """A subscription that this server knows, at work or not.
+
+    There may be many that are idle: what nobody looks at then is kept packed, in a third of the memory.
+    """
 
     __slots__ = (
+        "_packed",
         "_saved",
         "cursor",
+        "delivery",
+        "id",
+        "keeper",
         "not_before",
-        "on_gap",
-        "on_ready",
         "problem",
         "queue",
         "resting",
         "revision",
         "state",
         "state_revision",
-        "subscription",
+        "status",
         "task",
         "wanted",
     )
 
     def __init__(self, subscription: Subscription, revision: int, wanted: Filter | None, problem: str) -> None:
+        self.id = subscription.id
+        self.delivery: Literal["push", "pull"] = subscription.wanted.delivery  # does not change
         self.subscription = subscription
         self.revision = revision
         self.wanted = wanted  # None if the event type or its fields are not what they were
@@ -66,13 +90,18 @@ class Active:
         self.not_before = 0.0  # of the loop's clock: a limit of rates
         self.resting = False  # it is about to be stopped or changed: nothing new is sent
         self.queue: Any = None  # of a subscription that is pulled
-        self.on_ready: Callable[[Active], None] | None = None  # shared by all, as the next one
-        self.on_gap: Callable[[Active, Gap], None] | None = None
+        self.keeper: Keeper | None = None  # while it is served
         self._saved: asyncio.Future[None] | None = None
 
     @property
-    def id(self) -> str:
-        return self.subscription.id
+    def subscription(self) -> Subscription:
+        """The subscription as it is now."""
+        return _unpack(self._packed)
+
+    @subscription.setter
+    def subscription(self, changed: Subscription) -> None:
+        self._packed = bytes(memoryview(_pack(changed)))  # a copy without the room that the encoder has left over
+        self.status: Status = changed.status
 
     @property
     def definition(self) -> Definition:
@@ -85,13 +114,13 @@ class Active:
 
     def ready(self) -> None:
         """Look whether there is something to deliver."""
-        if self.on_ready is not None:
-            self.on_ready(self)
+        if self.keeper is not None:
+            self.keeper.wake(self)
 
     def note_gap(self, gap: Gap) -> None:
         """Say that retention was faster."""
-        if self.on_gap is not None:
-            self.on_gap(self, gap)
+        if self.keeper is not None:
+            self.keeper.note_gap(self, gap)
 
     def abort(self) -> None:
         """Do nothing: whoever woke it up will again."""
@@ -228,6 +257,3 @@ class StateWriter:
         if future is not None and not future.done():
             future.set_exception(error)
             future.exception()
-
-
-_encode = msgspec.json.Encoder().encode

@@ -218,8 +218,8 @@ class Cursor:
         """Go on from the log: an offer has failed."""
         self.fall_behind()
 
-    def _lost(self) -> None:
-        """The live feed may have missed something."""
+    def lose_feed(self) -> None:
+        """Go on from the log: the live feed may have missed something."""
         self.live, self._feed = False, None
         self._reader.ready()
 
@@ -237,14 +237,14 @@ class Cursor:
         self._detach()
         if self._feed is not None:
             feed, self._feed = self._feed, None
-            self._hub.leave(feed, self._lost)
+            self._hub.leave(feed, self)
 
     async def _advance(self) -> None:
         """Get some further: into the live feed, or by a chunk of history."""
         if self._feed is None:
-            feed = await self._hub.join(self.wanted, self._lost)
+            feed = await self._hub.join(self.wanted, self)
             if feed.lost:
-                self._hub.leave(feed, self._lost)
+                self._hub.leave(feed, self)
                 return
             self._feed = feed
         if self._feed.join(self):

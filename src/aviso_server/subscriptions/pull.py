@@ -209,9 +209,9 @@ class Puller:
         if cursor is None:
             return []
         wish, name = active.definition.complete, active.definition.name
-        if len(cursor.waiting) + len(again) < most or not self._has_learned(active):
+        if len(cursor.waiting) + len(again) < most or not active.state.has_learned(wish):
             await self._fill_now(active, most)
-        if not self._has_learned(active) or (wish is None and not again and not cursor.waiting):
+        if not active.state.has_learned(wish) or (wish is None and not again and not cursor.waiting):
             return []
 
         def lease(state: State) -> list[tuple[int, Leased, bytes]]:
@@ -268,10 +268,6 @@ class Puller:
         self._tally.redelivered += sum([each.attempts > 1 for _, each, _ in taken])
         return [Work(f"{sequence}.{each.token}", each.attempts, msgspec.Raw(body)) for sequence, each, body in taken]
 
-    def _has_learned(self, active: Active) -> bool:
-        wish = active.definition.complete
-        return wish is None or bool(wish.expected) or active.state.learned is not None
-
     async def _fill_now(self, active: Active, most: int) -> None:
         """Read on, but wait no longer than a moment for it."""
         task = self._fill(active, most)
@@ -280,7 +276,8 @@ class Puller:
 
     def _fill(self, active: Active, most: int) -> asyncio.Task[None] | None:
         queue, cursor = self._queue(active), active.cursor
-        if queue.filling is None and cursor is not None and not (cursor.live and self._has_learned(active)):
+        learned = active.state.has_learned(active.definition.complete)
+        if queue.filling is None and cursor is not None and not (cursor.live and learned):
             queue.filling = asyncio.create_task(self._read(active, queue, cursor, most))
         return queue.filling
 

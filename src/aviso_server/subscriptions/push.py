@@ -194,15 +194,15 @@ class Pusher:
 
     async def _step(self, active: Active) -> float | None:
         """Deliver once; return the seconds until the next step, None if there is nothing to do."""
-        state, cursor, subscription = active.state, active.cursor, active.subscription
-        if cursor is None or subscription.status != "active":
+        state, cursor, wanted = active.state, active.cursor, active.definition
+        if cursor is None or active.status != "active":
             return None
         now = self._clock()
         if state.retries:
             return await self._retry_letter(active)
         if state.due > now:
             return (state.due - now) / SECOND
-        if active.definition.complete is not None and not state.outbox:
+        if wanted.complete is not None and not state.outbox:
             return await self._collect(active)
         if state.sending:
             await cursor.fill_to(state.sending[0])
@@ -211,13 +211,13 @@ class Pusher:
             return None
         if pause := await self._obstacle(active):
             return pause
-        if active.definition.batch > 1 and not state.sending and not state.outbox:
+        if wanted.batch > 1 and not state.sending and not state.outbox:
             # after a crash the same ones have to go together again, under the same id: so it is written down first
             state.next, state.sending = cursor.next, self._ends(active)
             try:
                 await self._states.save(active)
             except LogError:
-                state.sending = []  # nothing is sent before it is durable
+                state.sending = ()  # nothing is sent before it is durable
                 raise
         events = self._next_events(active)
         if not events:
@@ -281,7 +281,7 @@ class Pusher:
             return [Event(number, state.outbox[number].encode())]
         return cursor.take_to(state.sending[0]) if state.sending else cursor.take(1, _MAX_BATCH_BYTES)
 
-    def _ends(self, active: Active) -> list[int]:
+    def _ends(self, active: Active) -> tuple[int, ...]:
         """Return where the batches end that what waits is sent in."""
         cursor = active.cursor
         assert cursor is not None  # _step has looked
@@ -293,9 +293,9 @@ class Pusher:
                 ends.append(last)
                 count = size = 0
                 if len(ends) >= _BATCHES:
-                    return ends
+                    return tuple(ends)
             count, size, last = count + 1, size + len(event.body), event.sequence
-        return ends or [last]  # one that is not full is left for the next look, if there are others
+        return tuple(ends or [last])  # one that is not full is left for the next look, if there are others
 
     def _settle(self, active: Active, events: Sequence[Event]) -> None:
         """Note that the sink has taken these."""
@@ -344,7 +344,7 @@ class Pusher:
         ):
             # one of them may be the reason: send them one by one
             self._singly[active.id] = events[-1].sequence
-            state.sending = []
+            state.sending = ()
             state.attempts = state.failing_since = 0
             self._states.note(active)
             return 0.0
@@ -413,28 +413,30 @@ class Pusher:
         """Send a dead letter that somebody wants to be sent again; return the seconds until the next step."""
         sequence = min(active.state.retries)
         letter = await self._letters.find(active.id, sequence)
+        outcome: _Outcome | None = None
         if letter is not None:
             if pause := await self._obstacle(active):
                 return pause
             outcome = await self._post(active, [Event(sequence, bytes(letter.event))])
             if outcome is None:
                 return _LEASE_PAUSE
-            if outcome.ok:
-                before = active.state.parked
-                active.state.parked = max(0, before - 1)  # first: who sees no letter must not see one counted
-                try:
-                    await self._letters.remove(active.id, sequence)
-                except BaseException:
-                    active.state.parked = before
-                    raise
+        # first: who sees what came of it may ask for it once more, and must not see a letter counted that is gone
+        parked = active.state.parked
+        active.state.retries = tuple([each for each in active.state.retries if each != sequence])
+        try:
+            if letter is not None and outcome is not None and outcome.ok:
+                active.state.parked = max(0, active.state.parked - 1)
+                await self._letters.remove(active.id, sequence)
                 active.state.delivered += 1
                 self._tally.delivered["push"] += 1
-            else:
+            elif letter is not None and outcome is not None:
                 changed = msgspec.structs.replace(
                     letter, attempts=letter.attempts + 1, last=self._clock(), status=outcome.status, answer=outcome.text
                 )
                 await self._letters.keep(active.id, changed)
-        active.state.retries = [each for each in active.state.retries if each != sequence]
+        except BaseException:
+            active.state.retries, active.state.parked = tuple(sorted({sequence, *active.state.retries})), parked
+            raise
         self._states.note(active)
         return 0.0
 

@@ -19,7 +19,7 @@ import msgspec
 from aviso_server.model.cloudevent import EMPTY_DIGEST, extend_digest
 from aviso_server.model.times import SECOND, event_time, parse_instant
 from aviso_server.subscriptions.cursor import Event
-from aviso_server.subscriptions.subscription import OpenSet, ReceiptWish, State
+from aviso_server.subscriptions.subscription import Collected, OpenSet, ReceiptWish, State
 
 __all__ = ["AT_ONCE", "Sets", "close_overdue", "collect", "learn", "learned", "next_deadline"]
 
@@ -54,25 +54,26 @@ def collect(state: State, wish: ReceiptWish, events: Sequence[Event], source: st
 
     At most AT_ONCE are taken, and none while the outbox is full.
     """
-    expected, changes = frozenset(_expected(state, wish)), _next_change(state, wish)
+    collected = state.collecting()
+    expected, changes = frozenset(_expected(collected, wish)), _next_change(collected, wish)
     for number, event in enumerate(events[:AT_ONCE]):
-        if len(state.outbox) >= _MAX_OUTBOX:
+        if len(collected.outbox) >= _MAX_OUTBOX:
             return number
         read = _decode(event.body)
         now = parse_instant("time", read.time)
         if now >= changes:
             close_overdue(state, wish, now, source, name)
-            expected, changes = frozenset(_expected(state, wish)), _next_change(state, wish)
+            expected, changes = frozenset(_expected(collected, wish)), _next_change(collected, wish)
         state.next = event.sequence + 1
         values = read.data.identifier
         value = values.get(wish.field)
         if not isinstance(value, str):
             continue
         key = _key(wish, values)
-        known = state.sets.get(key)
+        known = collected.sets.get(key)
         if known is None:
-            _make_room(state, wish, now, source, name)
-            known = state.sets[key] = OpenSet(
+            _make_room(collected, wish, now, source, name)
+            known = collected.sets[key] = OpenSet(
                 {each: str(values.get(each, "")) for each in wish.by}, now, event.sequence, event.sequence, {}, "", 0
             )
             changes = min(changes, now + wish.deadline_seconds * SECOND)
@@ -85,32 +86,33 @@ def collect(state: State, wish: ReceiptWish, events: Sequence[Event], source: st
         if known.told:
             known.late.append(value)
         if 0 < len(expected) <= len(known.values) and expected <= known.values.keys():
-            del state.sets[key]
-            _remember(state, wish, known)
-            _send(state, wish, known, COMPLETE, now, source, name)
-            expected = frozenset(_expected(state, wish))
+            del collected.sets[key]
+            _remember(collected, wish, known)
+            _send(collected, wish, known, COMPLETE, now, source, name)
+            expected = frozenset(_expected(collected, wish))
     return min(len(events), AT_ONCE)
 
 
 def close_overdue(state: State, wish: ReceiptWish, now: int, source: str, name: str) -> None:
     """Tell sets as incomplete whose deadline is over, and forget those that nobody waits for any more."""
-    deadline = wish.deadline_seconds * SECOND
-    for key, known in list(state.sets.items()):
-        if len(state.outbox) >= _MAX_OUTBOX:
+    collected, deadline = state.collecting(), wish.deadline_seconds * SECOND
+    for key, known in list(collected.sets.items()):
+        if len(collected.outbox) >= _MAX_OUTBOX:
             return
         age = now - known.began
         if age >= deadline and not known.told:
             known.told = True
-            if _expected(state, wish):
-                _send(state, wish, known, INCOMPLETE, now, source, name)
-            _remember(state, wish, known)
+            if _expected(collected, wish):
+                _send(collected, wish, known, INCOMPLETE, now, source, name)
+            _remember(collected, wish, known)
         if age >= _KEPT * deadline:
-            del state.sets[key]
+            del collected.sets[key]
 
 
 def next_deadline(state: State, wish: ReceiptWish) -> int | None:
     """Return when a set is to be told as incomplete, in nanoseconds since 1970; None if no set waits."""
-    began = [known.began for known in state.sets.values() if not known.told]
+    sets = {} if state.collected is None else state.collected.sets
+    began = [known.began for known in sets.values() if not known.told]
     return min(began) + wish.deadline_seconds * SECOND if began else None
 
 
@@ -131,10 +133,11 @@ def learned(earlier: Sets, wish: ReceiptWish) -> list[list[str]]:
     return [list(each) for each in list(earlier.values())[-wish.learn_sets :]]
 
 
-def _next_change(state: State, wish: ReceiptWish) -> int:
+def _next_change(collected: Collected, wish: ReceiptWish) -> int:
     """Return when a set is to be told as incomplete, or forgotten."""
     deadline = wish.deadline_seconds * SECOND
-    return min((known.began + (_KEPT if known.told else 1) * deadline for known in state.sets.values()), default=_NEVER)
+    found = [known.began + (_KEPT if known.told else 1) * deadline for known in collected.sets.values()]
+    return min(found, default=_NEVER)
 
 
 def _key(wish: ReceiptWish, values: Mapping[str, Any]) -> str:
@@ -146,30 +149,30 @@ def _is_kept(wish: ReceiptWish, known: OpenSet, value: str, expected: Collection
     return value in expected or (not wish.expected and len(known.values) < _MAX_LISTED)
 
 
-def _expected(state: State, wish: ReceiptWish) -> Sequence[str]:
+def _expected(collected: Collected, wish: ReceiptWish) -> Sequence[str]:
     """Return the values that are listed, or those of most of the sets that were learned from."""
     if wish.expected:
         return wish.expected
-    learned = state.learned or []
+    learned = collected.learned or []
     counts = Counter(value for each in learned for value in each)
     return sorted(value for value, count in counts.items() if 2 * count >= len(learned))
 
 
-def _remember(state: State, wish: ReceiptWish, known: OpenSet) -> None:
+def _remember(collected: Collected, wish: ReceiptWish, known: OpenSet) -> None:
     if not wish.expected:
-        state.learned = [*(state.learned or []), list(known.values)][-wish.learn_sets :]
+        collected.learned = [*(collected.learned or []), list(known.values)][-wish.learn_sets :]
 
 
-def _make_room(state: State, wish: ReceiptWish, now: int, source: str, name: str) -> None:
-    while len(state.sets) >= _MAX_SETS or sum([len(each.values) for each in state.sets.values()]) >= _MAX_VALUES:
-        key = min(state.sets, key=lambda each: state.sets[each].began)
-        known = state.sets.pop(key)
-        if not known.told and _expected(state, wish):
-            _send(state, wish, known, INCOMPLETE, now, source, name)
+def _make_room(collected: Collected, wish: ReceiptWish, now: int, source: str, name: str) -> None:
+    sets = collected.sets
+    while len(sets) >= _MAX_SETS or sum([len(each.values) for each in sets.values()]) >= _MAX_VALUES:
+        known = sets.pop(min(sets, key=lambda each: sets[each].began))
+        if not known.told and _expected(collected, wish):
+            _send(collected, wish, known, INCOMPLETE, now, source, name)
 
 
-def _send(state: State, wish: ReceiptWish, known: OpenSet, kind: str, now: int, source: str, name: str) -> None:
-    expected = _expected(state, wish)
+def _send(collected: Collected, wish: ReceiptWish, known: OpenSet, kind: str, now: int, source: str, name: str) -> None:
+    expected = _expected(collected, wish)
     missing = [each for each in expected if each not in known.values]
     data: dict[str, Any] = {
         "subscription": name,
@@ -186,17 +189,17 @@ def _send(state: State, wish: ReceiptWish, known: OpenSet, kind: str, now: int, 
     else:
         data["missing"] = missing[:_MAX_LISTED]
         data["missing_count"] = len(missing)
-    state.receipts += 1
+    collected.receipts += 1
     event = {
         "specversion": "1.0",
         "type": kind,
         "source": source,
-        "id": f"{name}@receipt-{state.receipts}",
+        "id": f"{name}@receipt-{collected.receipts}",
         "time": event_time(now),
         "datacontenttype": "application/json",
         "data": data,
     }
-    state.outbox[-state.receipts] = _encode(event).decode()
+    collected.outbox[-collected.receipts] = _encode(event).decode()
 
 
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode

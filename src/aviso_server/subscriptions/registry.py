@@ -154,8 +154,6 @@ class Subscriptions:
             origin,
             self.server if self._records.shared else "",
         )
-        self._on_ready = {"push": self.pusher.wake, "pull": self.puller.wake}
-        self._on_gap = self._note_gap
         self._tasks: list[asyncio.Task[None]] = []
         self._seen = 0  # the newest revision that was looked at
         self._alive: dict[str, tuple[int, float]] = {}  # other servers: revision of their sign of life, and when seen
@@ -189,7 +187,7 @@ class Subscriptions:
             self._release(active)
             if self._records.shared and active.state.server == self.server:
                 active.state.server = ""
-                if active.definition.delivery == "push":
+                if active.delivery == "push":
                     self._states.note(active)
         if not await self._states.stop(_STOP_SECONDS):
             logger.warning(
@@ -328,9 +326,13 @@ class Subscriptions:
 
         def move(state: State) -> None:
             if start is not None:
-                state.next, state.leased, state.sets, state.outbox = start, {}, {}, {}
-                state.gaps, state.attempts, state.failing_since, state.due = [], 0, 0, 0
-            state.sending = []
+                state.next, state.leased = start, {}
+                state.gaps, state.attempts, state.failing_since, state.due = (), 0, 0, 0
+            if state.collected is not None and (start is not None or wanted.complete != before.wanted.complete):
+                state.collected.sets, state.collected.outbox = {}, {}
+            if state.collected is not None and wanted.complete != before.wanted.complete:
+                state.collected.learned = None
+            state.sending = ()
             state.blocked = False
 
         await self._change_state(active, move)
@@ -341,13 +343,13 @@ class Subscriptions:
 
     async def pause(self, active: Active, by: str) -> None:
         """Stop delivering; nothing is lost meanwhile. What its sink has not agreed to stays as it is."""
-        if active.subscription.status == "active":
+        if active.status == "active":
             await self._set_status(active, "paused", f"paused by {by}", by)
             self._log("paused", active, by)
 
     async def resume(self, active: Active, by: str) -> None:
         """Deliver again, at once, what was paused, blocked or disabled; ask the sink if it has not agreed."""
-        if active.subscription.status in ("unconfirmed", "disabled"):
+        if active.status in ("unconfirmed", "disabled"):
             await self.confirm(active, by)
         else:
             await self._set_status(active, "active", "", by)
@@ -406,12 +408,12 @@ class Subscriptions:
         """Deliver dead letters once more, all if none are named; return how many there are."""
         letters = await self._letters_of(active, sequences)
         self._log("retried", active, by)
-        if active.definition.delivery == "pull":
+        if active.delivery == "pull":
             await self.puller.release(active, [letter.sequence for letter in letters])
             return len(letters)
 
         def again(state: State) -> None:
-            state.retries = sorted({*state.retries, *[each.sequence for each in letters if not each.blocking]})
+            state.retries = tuple(sorted({*state.retries, *[each.sequence for each in letters if not each.blocking]}))
             state.due = 0
 
         await self._change_state(active, again)
@@ -435,7 +437,7 @@ class Subscriptions:
                 del state.outbox[blocking]
             else:
                 state.next += 1
-            state.sending = []
+            state.sending = ()
             state.attempts = state.failing_since = state.due = 0
             state.blocked = False
 
@@ -451,14 +453,12 @@ class Subscriptions:
 
     def _serve(self, active: Active) -> None:
         """Begin to deliver, if this server is to and nothing stands in the way."""
-        subscription = active.subscription
-        if not self._started or active.cursor is not None or active.wanted is None or subscription.status != "active":
+        if not self._started or active.cursor is not None or active.wanted is None or active.status != "active":
             return
-        pulled = subscription.wanted.delivery == "pull"
-        if self._records.shared and not pulled and active.state.server != self.server:
+        if self._records.shared and active.delivery == "push" and active.state.server != self.server:
             return
-        active.on_ready, active.on_gap = self._on_ready[subscription.wanted.delivery], self._on_gap
-        active.cursor = Cursor(self._hub, active.wanted, active.state.next, subscription.id, active)
+        active.keeper = self
+        active.cursor = Cursor(self._hub, active.wanted, active.state.next, active.id, active)
         active.ready()
 
     def _release(self, active: Active) -> None:
@@ -483,7 +483,7 @@ class Subscriptions:
     async def _learn(self, active: Active) -> None:
         """Find out from history which values its sets have, if nobody has listed them and nobody has looked yet."""
         wish, state, wanted = active.definition.complete, active.state, active.wanted
-        if wish is None or wish.expected or state.learned is not None or wanted is None:
+        if wish is None or wanted is None or state.has_learned(wish):
             return
         end, least, step = state.next - 1, max(0, state.next - 1 - _LEARNED_FROM), _LEARNED_AT_ONCE
         sets: Sets = {}
@@ -497,7 +497,7 @@ class Subscriptions:
         values_of_last = learned(sets, wish)
 
         def remember(state: State) -> None:
-            state.learned = values_of_last
+            state.collecting().learned = values_of_last
 
         await self._change_state(active, remember)
 
@@ -506,9 +506,14 @@ class Subscriptions:
         await self._set_status(active, "disabled", reason, "the sink")
         self._log("disabled", active, "the sink")
 
-    def _note_gap(self, active: Active, gap: Gap) -> None:
+    def wake(self, active: Active) -> None:
+        """Deliver what there is, or have workers look again."""
+        (self.pusher if active.delivery == "push" else self.puller).wake(active)
+
+    def note_gap(self, active: Active, gap: Gap) -> None:
+        """Note that retention was faster."""
         self.tally.gaps += 1
-        active.state.gaps = [*active.state.gaps, gap][-_MAX_GAPS:]
+        active.state.gaps = (*active.state.gaps, gap)[-_MAX_GAPS:]
         logger.error(
             "retention has removed notifications before a subscription came to them: sequences %d to %d",
             gap.first,
@@ -541,7 +546,7 @@ class Subscriptions:
         def advance(state: State) -> None:
             state.next = max(state.next, place)
 
-        if active.definition.delivery == "push":
+        if active.delivery == "push":
             advance(active.state)
             self._states.note(active)
             return
@@ -606,7 +611,7 @@ class Subscriptions:
         return min(max(bounds.start, 1), bounds.last + 1)
 
     async def _set_status(self, active: Active, status: Status, reason: str, by: str) -> None:
-        if active.subscription.status != status or active.subscription.reason != reason:
+        if active.status != status or active.subscription.reason != reason:
             await self._store(active, by, status=status, reason=reason)
         if status != "active":
             await active.rest(_GRACE)
@@ -665,7 +670,7 @@ class Subscriptions:
 
     async def _change_state(self, active: Active, change: Callable[[State], None]) -> None:
         """Change a state and save it, whoever serves the subscription."""
-        if active.definition.delivery == "pull":
+        if active.delivery == "pull":
             await self.puller.change(active, change)
             return
         if self._records.shared and active.cursor is None:
@@ -775,13 +780,14 @@ class Subscriptions:
                 extra={"event": "subscription.unusable", "subscription_id": identity},
             )
         if active is None:
-            active = self._actives[identity] = Active(subscription, record.revision, wanted, problem)
+            active = Active(subscription, record.revision, wanted, problem)
+            self._actives[active.id] = active
         else:
             self._release(active)
             self._drop_name(active.subscription.owner.key, active.definition.name, identity)
             active.subscription, active.revision = subscription, record.revision
             active.wanted, active.problem = wanted, problem
-        self._names.setdefault(subscription.owner.key, {})[subscription.wanted.name] = identity
+        self._names.setdefault(subscription.owner.key, {})[subscription.wanted.name] = active.id
         if self._started:
             self._serve(active)
 
@@ -789,7 +795,7 @@ class Subscriptions:
         """Go on from a newer state; whoever delivers from the one before stops."""
         if revision <= active.state_revision:
             return
-        pulled = active.definition.delivery == "pull"
+        pulled = active.delivery == "pull"
         # workers go on from the new state; a sink is served from it, if by this server at all
         if active.cursor is not None and (not pulled or state.next < active.state.next):
             self._release(active)
@@ -841,7 +847,7 @@ class Subscriptions:
         for number, active in enumerate(list(self._actives.values())):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            if active.definition.delivery == "pull":
+            if active.delivery == "pull":
                 self._serve(active)
                 continue
             holder = active.state.server

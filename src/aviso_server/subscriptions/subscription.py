@@ -49,7 +49,7 @@ Status = Literal["active", "paused", "unconfirmed", "disabled"]
 """What became of it: delivering; paused by its owner; the sink has not agreed yet; the sink said that it is gone."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     """The user who made a subscription, as their credentials said when they last used it."""
 
     name: str
@@ -82,7 +82,7 @@ class ReceiptWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     deadline_seconds: int = 6 * 3600  # after the first of a set
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the owner of a subscription decides."""
 
     name: str
@@ -193,35 +193,55 @@ class OpenSet(msgspec.Struct, array_like=True):
         return msgspec.structs.replace(self, values=dict(self.values), late=list(self.late))
 
 
-class State(msgspec.Struct, omit_defaults=True):
+class Collected(msgspec.Struct, omit_defaults=True):
+    """What a subscription to sets has collected, and the receipts that it has made."""
+
+    sets: dict[str, OpenSet] = {}  # those that are not complete yet
+    learned: list[list[str]] | None = None  # the values of the last sets, if nobody has listed what is expected
+    receipts: int = 0  # that were made
+    outbox: dict[int, str] = {}  # receipts that are to be delivered, under negative numbers
+
+    def copy(self) -> Collected:
+        """Return a copy that can be changed without this one."""
+        sets = {key: each.copy() for key, each in self.sets.items()}
+        return msgspec.structs.replace(self, sets=sets, outbox=dict(self.outbox))
+
+
+class State(msgspec.Struct, omit_defaults=True, gc=False):
     """How far a subscription has come."""
 
     next: int  # everything before it was delivered, is leased, or is a dead letter
     server: str = ""  # which one serves it, where there are several
     by: str = ""  # which one has saved it
-    sending: list[int] = []  # where the next batches end, so that they are sent again as they were
+    sending: tuple[int, ...] = ()  # where the next batches end, so that they are sent again as they were
     attempts: int = 0  # that have failed, of what begins at `next`
     failing_since: int = 0  # nanoseconds since 1970
     due: int = 0  # when to try again
     blocked: bool = False  # it has failed for so long that somebody should look
     delivered: int = 0  # notifications
     parked: int = 0  # dead letters that are kept
-    retries: list[int] = []  # dead letters that are to be sent again
-    gaps: list[Gap] = []
+    retries: tuple[int, ...] = ()  # dead letters that are to be sent again
+    gaps: tuple[Gap, ...] = ()
     leased: dict[int, Leased] = {}
-    sets: dict[str, OpenSet] = {}  # those that are not complete yet
-    learned: list[list[str]] | None = None  # the values of the last sets, if nobody has listed what is expected
-    receipts: int = 0  # that were made
-    outbox: dict[int, str] = {}  # receipts that are to be delivered, under negative numbers
+    collected: Collected | None = None
+
+    @property
+    def outbox(self) -> dict[int, str]:
+        """The receipts that are to be delivered."""
+        return {} if self.collected is None else self.collected.outbox
+
+    def has_learned(self, wish: ReceiptWish | None) -> bool:
+        """Return whether it is known what sets have to hold."""
+        learned = None if self.collected is None else self.collected.learned
+        return wish is None or bool(wish.expected) or learned is not None
+
+    def collecting(self) -> Collected:
+        """Return what was collected, to be added to."""
+        if self.collected is None:
+            self.collected = Collected()
+        return self.collected
 
     def copy(self) -> State:
         """Return a copy that can be changed without this one."""
-        return msgspec.structs.replace(
-            self,
-            leased=dict(self.leased),
-            gaps=list(self.gaps),
-            sets={key: each.copy() for key, each in self.sets.items()},
-            outbox=dict(self.outbox),
-            sending=list(self.sending),
-            retries=list(self.retries),
-        )
+        collected = None if self.collected is None else self.collected.copy()
+        return msgspec.structs.replace(self, leased=dict(self.leased), collected=collected)

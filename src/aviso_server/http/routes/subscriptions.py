@@ -462,8 +462,8 @@ async def pull(request: Request) -> Response:
     active = await _found(request, "pull")
     with _errors():
         asked = await _body(request, PullRequest, b"{}")
-        if active.subscription.status != "active":
-            raise InvalidRequest(f"the subscription is {active.subscription.status}; resume it first")
+        if active.status != "active":
+            raise InvalidRequest(f"the subscription is {active.status}; resume it first")
         if active.wanted is None:
             raise InvalidRequest(active.problem)
         found = await _subscriptions(request).puller.pull(active, asked.max, asked.wait_seconds, asked.lease_seconds)
@@ -527,10 +527,10 @@ async def _found(request: Request, delivery: Literal["push", "pull"] | None = No
         active = subscriptions.find(owner, name)
     except NoSuchSubscription:
         raise HttpError.of("SUBSCRIPTION_NOT_FOUND", "There is no such subscription, or it is not yours") from None
-    if delivery is not None and active.definition.delivery != delivery:
+    if delivery is not None and active.delivery != delivery:
         raise HttpError.of(
             "INVALID_SUBSCRIPTION_REQUEST",
-            f"This is for subscriptions with delivery '{delivery}'; it has '{active.definition.delivery}'",
+            f"This is for subscriptions with delivery '{delivery}'; it has '{active.delivery}'",
             SUBSCRIPTION.label,
         )
     with _errors():
