@@ -208,3 +208,15 @@ def test_a_server_that_stops_answers_workers_that_wait(tmp_path: Path) -> None:
         server.stop()
         worker.join(PATIENCE)
     assert [(each.status, each.json()["notifications"]) for each in answers] == [(200, [])]
+
+
+def test_what_a_worker_has_outlives_a_changed_filter(api: Api, sea: str) -> None:
+    api.make("queue", {"sea": sea, "height": {"lt": 10}})
+    publish(api.client, sea, 1)
+    (work,) = api.pull("queue", wait_seconds=30)
+    api.ok("PATCH", "/queue", {"identifier": {"sea": sea, "height": {"gte": 10}}})
+    publish(api.client, sea, 2, 12)
+    api.ok("POST", "/queue/nack", {"leases": [work["lease"]]})
+    got = [each["event"]["data"]["payload"]["height"] for each in api.pull("queue", max=10, wait_seconds=30)]
+    got += [each["event"]["data"]["payload"]["height"] for each in api.pull("queue", max=10, wait_seconds=1)]
+    assert got == [1, 12]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import socket
+import subprocess
+import sys
 import threading
 import time
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook
 
 from tests.harness import Server
+from tests.harness.patience import PATIENCE
 from tests.subscriptions.receiver import Got, Receiver, Reply, until
 from tests.subscriptions.scene import Api, configuration, publish
 
@@ -128,12 +133,15 @@ def test_a_batch_that_failed_is_sent_again_as_it_was(api: Api, sea: str) -> None
         assert (first.body, first.headers["webhook-id"]) == (again.body, again.headers["webhook-id"])
 
 
-def test_the_sink_says_when_to_come_again(api: Api, sea: str) -> None:
+@pytest.mark.parametrize("as_date", [False, True])
+def test_the_sink_says_when_to_come_again(api: Api, sea: str, as_date: bool) -> None:
     times: list[float] = []
 
     def answer(got: Got) -> Reply:
         times.append(time.monotonic())
-        return Reply(429, (("Retry-After", "2"),)) if len(times) == 1 else Reply()
+        # a date has no fractions of a second
+        wish = formatdate(time.time() + 3, usegmt=True) if as_date else "2"
+        return Reply(429, (("Retry-After", wish),)) if len(times) == 1 else Reply()
 
     with Receiver(answer) as receiver:
         api.push("mine", receiver.url, {"sea": sea})
@@ -255,6 +263,56 @@ def test_consent_by_a_challenge(api: Api, sea: str) -> None:
         assert heights(receiver.wait_for(2)[1:]) == [4]
 
 
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [
+        ('{{"challenge": "{0}"}}', "active"),
+        ('"{0}"', "active"),
+        (" {0}\n", "active"),
+        ('{{"received": {{"challenge": "{0}"}}}}', "unconfirmed"),
+        ("<p>You have sent {0}</p>", "unconfirmed"),
+        ('["{0}"]', "unconfirmed"),
+    ],
+)
+def test_an_echo_is_no_consent(api: Api, sea: str, form: str, status: str) -> None:
+    def answer(got: Got) -> Reply:
+        return Reply(200, body=form.format(got.events[0]["data"]["challenge"]).encode())
+
+    with Receiver(answer, consents=False) as receiver, Receiver(lambda got: Reply(200, body=got.body), False) as echo:
+        assert api.push("mine", receiver.url, {"sea": sea})["status"] == status
+        assert api.push("echo", echo.url, {"sea": sea})["status"] == "unconfirmed"
+
+
+def test_no_test_event_without_consent(api: Api, sea: str) -> None:
+    with Receiver(lambda got: Reply(200), consents=False) as receiver:
+        api.push("mine", receiver.url, {"sea": sea})
+        before = len(receiver.posts)
+        answer = api.call("POST", "/mine/test")
+        assert (answer.status, "resume" in answer.body.decode()) == (400, True)
+        assert len(receiver.posts) == before
+
+
+def test_rotating_twice_breaks_nobody(api: Api, sea: str) -> None:
+    with Receiver() as receiver:
+        secrets = [api.push("mine", receiver.url, {"sea": sea})["secret"]]
+        secrets += [api.ok("POST", "/mine/rotate")["secret"] for _ in range(2)]
+        publish(api.client, sea, 1)
+        (got,) = receiver.wait_for(1)
+        for secret in secrets:
+            Webhook(secret).verify(got.body, got.headers)
+
+
+def test_another_kind_of_signature_shows_its_secret(api: Api, sea: str) -> None:
+    with Receiver() as receiver:
+        first = api.push("mine", receiver.url, {"sea": sea}, signature="v1a")["secret"]
+        second = api.ok("PATCH", "/mine", {"signature": "v1"})["secret"]
+        assert first != second
+        publish(api.client, sea, 1)
+        (got,) = receiver.wait_for(1)
+        Webhook(second).verify(got.body, got.headers)
+        assert api.ok("PATCH", "/mine", {"batch": 2}).get("secret") is None
+
+
 def test_own_headers_are_sent_and_not_shown(api: Api, sea: str) -> None:
     with Receiver() as receiver:
         made = api.push("mine", receiver.url, {"sea": sea}, headers={"Authorization": "Bearer of-mine"})
@@ -349,3 +407,81 @@ def test_one_slow_sink_costs_nobody_else_anything(api: Api, sea: str) -> None:
             assert heights(one.wait_for(50)) == list(range(50))
     finally:
         stuck.set()
+
+
+def test_deleting_ends_the_delivery_that_is_under_way(api: Api, sea: str) -> None:
+    hold = threading.Event()
+
+    def answer(got: Got) -> Reply:
+        hold.wait(PATIENCE)
+        return Reply()
+
+    with Receiver(answer) as receiver, Receiver() as other:
+        api.push("mine", receiver.url, {"sea": sea})
+        publish(api.client, sea, 1, 2, 3)
+        time.sleep(0.2)
+        api.ok("DELETE", "/mine")
+        api.push("mine", other.url, {"sea": sea})  # the name is free at once, and the cursor is a new one
+        hold.set()
+        publish(api.client, sea, 4)
+        assert heights(other.wait_for(1)) == [4]
+        assert len(receiver.posts) <= 1, "no more than what was on its way"
+
+
+RECEIVING = """
+import os, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_OPTIONS(self):
+        self.answer()
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        os.write(file, self.headers["webhook-id"].encode() + b"\\t" + body + b"\\n")
+        self.answer()
+    def answer(self):
+        self.send_response(200)
+        self.send_header("WebHook-Allowed-Origin", "*")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+
+file = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_a_receiver_that_is_killed_misses_nothing(api: Api, sea: str, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kept = tmp_path / "kept"
+
+    def start() -> subprocess.Popen[bytes]:
+        started = subprocess.Popen([sys.executable, "-c", RECEIVING, str(port), str(kept)])
+        until(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
+        return started
+
+    def got() -> list[Got]:
+        lines = kept.read_bytes().splitlines() if kept.exists() else []
+        parts = [line.partition(b"\t") for line in lines]
+        return [Got("POST", "", {"webhook-id": name.decode()}, body) for name, _, body in parts]
+
+    receiver = start()
+    try:
+        api.push("mine", f"http://127.0.0.1:{port}/", {"sea": sea}, batch=3)
+        for round_ in range(3):
+            publish(api.client, sea, *range(20 * round_, 20 * round_ + 10))
+            until(lambda: len(got()) > 0)
+            receiver.kill()
+            receiver.wait()
+            publish(api.client, sea, *range(20 * round_ + 10, 20 * round_ + 20))
+            receiver = start()
+            until(lambda last=20 * round_ + 19: heights(got())[-1:] == [last])  # type: ignore[misc]  # bound now
+        first = {each.headers["webhook-id"]: each for each in got()}
+        assert heights(list(first.values())) == list(range(60))
+        assert all(each.body == first[each.headers["webhook-id"]].body for each in got())
+    finally:
+        receiver.kill()

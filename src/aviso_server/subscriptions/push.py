@@ -532,7 +532,7 @@ class Pusher:
         )
         headers = [(b"content-type", _STRUCTURED), *self._signed(subscription, f"msg_{subscription.id}_c{now}", body)]
         outcome, answer = await self._exchange(subscription, b"POST", [*headers, *own], body)
-        if answer is not None and outcome.ok and challenge.encode() in answer.body:
+        if answer is not None and outcome.ok and _repeats(answer.body, challenge):
             return True, "", 0
         if answer is None:
             return False, f"the sink did not answer: {outcome.text}", 0
@@ -562,9 +562,8 @@ class Pusher:
         now = self._clock()
         stamp = b"%d" % (now // SECOND)
         content = b"%b.%b.%b" % (message_id.encode(), stamp, body)
-        numbers = [subscription.secret]
-        if subscription.previous_until > now:
-            numbers.append(subscription.secret - 1)
+        former = enumerate(subscription.former_until, 1)
+        numbers = [subscription.secret, *[subscription.secret - back for back, until in former if until > now]]
         asymmetric = subscription.wanted.signature == "v1a"
         signatures = [self._vault.signer(subscription.id, number, asymmetric).sign(content) for number in numbers]
         return [
@@ -580,6 +579,18 @@ class Pusher:
             self._vault.unseal(subscription.id, subscription.sealed_headers), type=dict[str, str]
         )
         return [(name.lower().encode(), value.encode()) for name, value in found.items()]
+
+
+def _repeats(body: bytes, challenge: str) -> bool:
+    """Return whether an answer is the challenge, alone or as JSON; to send everything back is no consent."""
+    text = body.decode("utf-8", "replace").strip()
+    if text == challenge:
+        return True
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return challenge in (found, found.get("challenge") if isinstance(found, dict) else None)
 
 
 def _binary(event: Event) -> tuple[list[tuple[bytes, bytes]], bytes]:

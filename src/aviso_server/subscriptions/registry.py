@@ -30,6 +30,7 @@ from aviso_server.model.times import SECOND, Span, parse_instant
 from aviso_server.subscriptions.active import Active, StateWriter, Tally, state_key
 from aviso_server.subscriptions.cursor import Cursor, event_chunks
 from aviso_server.subscriptions.dead_letters import DeadLetter, DeadLetters
+from aviso_server.subscriptions.names import Names, NameTaken
 from aviso_server.subscriptions.pull import Puller
 from aviso_server.subscriptions.push import Attempt, Pusher, RetryPolicy
 from aviso_server.subscriptions.rates import OwnerRates
@@ -46,11 +47,12 @@ from aviso_server.subscriptions.subscription import (
     check_definition,
 )
 
-__all__ = ["Limits", "NameTaken", "NoSuchSubscription", "Subscriptions", "TooMany"]
+__all__ = ["Limits", "NoSuchSubscription", "Subscriptions", "TooMany"]
 
 logger = logging.getLogger(__name__)
 
 _OVERLAP = 24 * 3600 * SECOND  # nanoseconds that a former secret signs beside the new one
+_MAX_FORMER = 3  # of them at a time
 _IDLE_SECONDS = 30.0  # how often the places of idle subscriptions are saved
 _IDLE_STEP = 100  # sequences that an idle one has to be further for that
 _MAX_GAPS = 20  # that are remembered
@@ -63,7 +65,6 @@ _FORGOTTEN_AFTER = 60.0  # seconds: then its record is removed
 _AT_ONCE = 256  # subscriptions that are looked at in one turn
 _GRACE = 2.0  # seconds that a request to a sink has to end before a subscription is stopped
 _STOP_SECONDS = 5.0  # for saving how far everything has come
-_CLAIM = 60 * SECOND  # nanoseconds that somebody has to make the subscription whose name they have taken
 
 Guard = Callable[[Subscription, Filter], Awaitable[str | None]]
 """Says why the owner of a subscription may not have what it wants; None if they may."""
@@ -71,10 +72,6 @@ Guard = Callable[[Subscription, Filter], Awaitable[str | None]]
 
 class NoSuchSubscription(Exception):
     """There is none of that name, or it is somebody else's."""
-
-
-class NameTaken(Exception):
-    """The owner has one of that name."""
 
 
 class TooMany(Exception):
@@ -119,7 +116,7 @@ class Subscriptions:
         self.tally = Tally()
         self.letters = DeadLetters(self._records)
         self._actives: dict[str, Active] = {}
-        self._names: dict[str, dict[str, str]] = {}  # ids by owner and name
+        self._names = Names(self._records, clock)
         self._timers = Timers()
         self._states = StateWriter(self._records, self.server if self._records.shared else "", self._fenced)
         rates = OwnerRates(limits.notifications_per_second, limits.bytes_per_second)
@@ -207,15 +204,13 @@ class Subscriptions:
 
     def visible_to(self, owner: Owner) -> Iterator[Active]:
         """Yield those that somebody may see, in order of names: their own, or all for administrators."""
-        for key in sorted(self._names) if owner.admin else [owner.key]:
-            for _, identity in sorted(self._names.get(key, {}).items()):
-                if (active := self._actives.get(identity)) is not None:  # one that is being made is not there yet
-                    yield active
+        for identity in self._names.ids(None if owner.admin else owner.key):
+            if (active := self._actives.get(identity)) is not None:  # one that is being made is not there yet
+                yield active
 
     def find(self, owner: Owner, name: str) -> Active:
         """Find one by its name, or by its id; NoSuchSubscription if it is not there or somebody else's."""
-        identity = self._names.get(owner.key, {}).get(name, name)
-        active = self._actives.get(identity)
+        active = self._actives.get(self._names.of(owner.key).get(name, name))
         if active is None or not (owner.admin or active.subscription.owner.key == owner.key):
             raise NoSuchSubscription(name)
         return active
@@ -247,7 +242,7 @@ class Subscriptions:
         InvalidRequest if it is not acceptable, NameTaken or TooMany if there is one, or are enough.
         """
         filter_, sealed = self._check(wanted)
-        mine = self._names.get(owner.key, {})
+        mine = self._names.of(owner.key)
         if wanted.name in mine:
             raise NameTaken(wanted.name)
         if len(mine) >= self._limits.per_user and not owner.admin:
@@ -260,6 +255,7 @@ class Subscriptions:
             owner=owner,
             wanted=msgspec.structs.replace(wanted, headers={}),
             sealed_headers=b"" if not sealed else self._vaulted().seal(identity, sealed),
+            header_count=len(wanted.headers),
             status="active" if wanted.delivery == "pull" else "unconfirmed",
             created=now,
             changed=now,
@@ -267,7 +263,7 @@ class Subscriptions:
         )
         active = Active(subscription, 0, filter_, "")
         subscription_key = f"subscription.{identity}"
-        await self._take_name(owner.key, wanted.name, identity)
+        await self._names.take(owner.key, wanted.name, identity)
         try:
             start = await self._start_of(filter_, span)
             active.state = State(next=start, server=self.server if self._records.shared else "")
@@ -276,7 +272,7 @@ class Subscriptions:
             (state_revision,) = await self._records.save([Change(state_key(identity), _encode(active.state))])
             (revision,) = await self._records.save([Change(subscription_key, _encode(subscription))])
         except BaseException:
-            await self._free_name(owner.key, wanted.name, identity)
+            await self._names.free(owner.key, wanted.name, identity)
             raise
         assert revision is not None
         assert state_revision is not None
@@ -288,8 +284,11 @@ class Subscriptions:
         self._serve(active)
         return active, self._secret(active.subscription)
 
-    async def change(self, active: Active, wanted: Definition, span: Span, by: str, keep_headers: bool) -> None:
-        """Change what a subscription wants; with a start in `span` it goes back or ahead to it."""
+    async def change(self, active: Active, wanted: Definition, span: Span, by: str, keep_headers: bool) -> str | None:
+        """Change what a subscription wants; with a start in `span` it goes back or ahead to it.
+
+        Return its secret if that is another one now, because the signature is.
+        """
         before = active.subscription
         filter_, sealed = self._check(wanted)
         if wanted.event_type != before.wanted.event_type or wanted.delivery != before.wanted.delivery:
@@ -302,7 +301,7 @@ class Subscriptions:
             headers = self._vaulted().seal(before.id, sealed)
         renamed = wanted.name != before.wanted.name
         if renamed:
-            await self._take_name(before.owner.key, wanted.name, before.id)
+            await self._names.take(before.owner.key, wanted.name, before.id)
         await active.rest(_GRACE)
         try:
             await self._store(
@@ -310,6 +309,7 @@ class Subscriptions:
                 by,
                 wanted=msgspec.structs.replace(wanted, headers={}),
                 sealed_headers=headers,
+                header_count=before.header_count if keep_headers else len(wanted.headers),
                 status=status,
                 reason="" if new_sink else before.reason,
             )
@@ -317,10 +317,10 @@ class Subscriptions:
             active.resting = False
             active.ready()
             if renamed:
-                await self._free_name(before.owner.key, wanted.name, before.id)
+                await self._names.free(before.owner.key, wanted.name, before.id)
             raise
         if renamed:
-            await self._free_name(before.owner.key, before.wanted.name, before.id)
+            await self._names.free(before.owner.key, before.wanted.name, before.id)
         self._release(active)
         active.wanted, active.problem = filter_, ""
 
@@ -340,6 +340,7 @@ class Subscriptions:
         if new_sink:
             await self.confirm(active, by, "paused" if before.status == "paused" else "active")
         self._serve(active)
+        return None if wanted.signature == before.wanted.signature else self._secret(active.subscription)
 
     async def pause(self, active: Active, by: str) -> None:
         """Stop delivering; nothing is lost meanwhile. What its sink has not agreed to stays as it is."""
@@ -372,9 +373,10 @@ class Subscriptions:
         self._log("confirmed" if agreed else "unconfirmed", active, by)
 
     async def rotate(self, active: Active, by: str) -> str:
-        """Give a subscription a new secret; for a day the former one signs too."""
-        number = active.subscription.secret + 1
-        await self._store(active, by, secret=number, previous_until=self._clock() + _OVERLAP)
+        """Give a subscription a new secret; those before it sign too, for a day each."""
+        before, now = active.subscription, self._clock()
+        former = (now + _OVERLAP, *[until for until in before.former_until if until > now])
+        await self._store(active, by, secret=before.secret + 1, former_until=former[:_MAX_FORMER])
         self._log("rotated", active, by)
         secret = self._secret(active.subscription)
         assert secret is not None  # only what is pushed is rotated
@@ -387,7 +389,7 @@ class Subscriptions:
         self._forget(active)
         await self._remove_record(state_key(subscription.id), active.state_revision)
         await self.letters.remove_all(subscription.id)
-        await self._free_name(subscription.owner.key, subscription.wanted.name, subscription.id)
+        await self._names.free(subscription.owner.key, subscription.wanted.name, subscription.id)
         self._log("deleted", active, by)
 
     async def _remove_record(self, key: str, revision: int) -> None:
@@ -401,7 +403,9 @@ class Subscriptions:
         raise LogUnavailable("the subscription is too busy; try again")
 
     async def test(self, active: Active) -> Attempt:
-        """Send a test event to the sink."""
+        """Send a test event to the sink; InvalidRequest if it has not agreed to get anything."""
+        if active.status == "unconfirmed":
+            raise InvalidRequest("the sink has not agreed yet: 'resume' asks it once more")
         return await self.pusher.test(active.subscription)
 
     async def retry(self, active: Active, sequences: Sequence[int] | None, by: str) -> int:
@@ -474,7 +478,7 @@ class Subscriptions:
         self._states.forget(active)
         self.pusher.attempts.forget(active.id)
         self._actives.pop(active.id, None)
-        self._drop_name(active.subscription.owner.key, active.definition.name, active.id)
+        self._names.drop(active.subscription.owner.key, active.definition.name, active.id)
 
     async def _allowed(self, active: Active) -> str | None:
         assert active.wanted is not None  # it is served
@@ -617,42 +621,6 @@ class Subscriptions:
             await active.rest(_GRACE)
             self._release(active)
 
-    async def _take_name(self, owner: str, name: str, identity: str) -> None:
-        """Take a name for a subscription; NameTaken if there is one of that name, on whatever server."""
-        if self._names.setdefault(owner, {}).setdefault(name, identity) != identity:
-            raise NameTaken(name)
-        if not self._records.shared:
-            return
-        try:
-            key, now = _name_key(owner, name), self._clock()
-            expected = 0
-            for record in await self._records.load(key):
-                other, _, taken = record.value.decode().partition(" ")
-                if int(taken) > now - _CLAIM or await self._records.load(f"subscription.{other}"):
-                    raise NameTaken(name)
-                expected = record.revision  # whoever took it has not made the subscription, or has deleted it
-            (revision,) = await self._records.save([Change(key, f"{identity} {now}".encode(), expected)])
-            if revision is None:
-                raise NameTaken(name)
-        except BaseException:
-            self._drop_name(owner, name, identity)
-            raise
-
-    async def _free_name(self, owner: str, name: str, identity: str) -> None:
-        self._drop_name(owner, name, identity)
-        if self._records.shared:
-            with suppress(LogError):  # the record is worth nothing without the subscription
-                for record in await self._records.load(_name_key(owner, name)):
-                    if record.value.startswith(f"{identity} ".encode()):
-                        await self._records.save([Change(record.key, b"", record.revision)])
-
-    def _drop_name(self, owner: str, name: str, identity: str) -> None:
-        mine = self._names.get(owner, {})
-        if mine.get(name) == identity:
-            del mine[name]
-            if not mine:
-                del self._names[owner]
-
     async def _store(self, active: Active, by: str, **changes: Any) -> None:
         """Change and save a subscription; LogUnavailable if another server has changed it at the same moment."""
         before = active.subscription
@@ -784,10 +752,10 @@ class Subscriptions:
             self._actives[active.id] = active
         else:
             self._release(active)
-            self._drop_name(active.subscription.owner.key, active.definition.name, identity)
+            self._names.drop(active.subscription.owner.key, active.definition.name, identity)
             active.subscription, active.revision = subscription, record.revision
             active.wanted, active.problem = wanted, problem
-        self._names.setdefault(subscription.owner.key, {})[subscription.wanted.name] = active.id
+        self._names.note(subscription.owner.key, subscription.wanted.name, active.id)
         if self._started:
             self._serve(active)
 
@@ -871,11 +839,6 @@ class Subscriptions:
 
 class _Timed(msgspec.Struct, gc=False):
     time: str
-
-
-def _name_key(owner: str, name: str) -> str:
-    """Return the key of the record that says who has a name."""
-    return "name." + hashlib.blake2b(f"{owner}//{name}".encode(), digest_size=16).hexdigest()
 
 
 def _weight(server: str, subscription: str) -> bytes:

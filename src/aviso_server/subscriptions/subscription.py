@@ -150,8 +150,9 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     owner: Owner
     wanted: Definition  # its headers are sealed
     sealed_headers: bytes = b""
+    header_count: int = 0
     secret: int = 1  # which of its secrets signs
-    previous_until: int = 0  # nanoseconds since 1970: the secret before it signs too
+    former_until: tuple[int, ...] = ()  # nanoseconds since 1970: how long the secrets before it sign too, newest first
     status: Status = "unconfirmed"
     reason: str = ""  # of a status other than active
     allowed_rate: int = 0  # requests per minute that the sink takes; 0: any

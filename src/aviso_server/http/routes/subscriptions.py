@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -18,11 +20,12 @@ from aviso_server.http.request import Request
 from aviso_server.http.response import Answer, Count, RequestId, Response
 from aviso_server.model.event_type import read_point
 from aviso_server.model.json_text import loads
-from aviso_server.model.times import Instant, Span, event_time, read_start
+from aviso_server.model.times import Instant, event_time, read_start
 from aviso_server.subscriptions.active import Active
 from aviso_server.subscriptions.dead_letters import DeadLetter
+from aviso_server.subscriptions.names import NameTaken
 from aviso_server.subscriptions.push import Attempt
-from aviso_server.subscriptions.registry import NameTaken, NoSuchSubscription, Subscriptions, TooMany
+from aviso_server.subscriptions.registry import NoSuchSubscription, Subscriptions, TooMany
 from aviso_server.subscriptions.subscription import (
     ANYBODY,
     MAX_BATCH,
@@ -75,6 +78,7 @@ T = TypeVar("T")
 _MAX_WAIT = 60
 _MAX_LEASE = 12 * 3600
 _MAX_LEASES = 10_000
+_SHOWN_AT_ONCE = 64
 
 Name = Annotated[str, Meta(pattern=NAME, description="Of your own choice; yours alone.", examples=["my-steps"])]
 Start = Annotated[str | None, Meta(description="Start here, as in a watch; with what is published next without it.")]
@@ -313,6 +317,24 @@ class Rotated(Answer, frozen=True, kw_only=True):
     request_id: RequestId
 
 
+_OfOne = Callable[[Request, Active], Awaitable[Response]]
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+def _of_one(delivery: Literal["push", "pull"] | None = None) -> Callable[[_OfOne], _Handler]:
+    """Make a handler of a function about one subscription: it is found first, and what goes wrong is an HTTP error."""
+
+    def decorated(handle: _OfOne) -> _Handler:
+        @wraps(handle)
+        async def handler(request: Request) -> Response:
+            with _errors():
+                return await handle(request, await _found(request, delivery))
+
+        return handler
+
+    return decorated
+
+
 async def create_subscription(request: Request) -> Response:
     """Make a subscription.
 
@@ -322,179 +344,165 @@ async def create_subscription(request: Request) -> Response:
     """
     subscriptions, owner = _subscriptions(request), _owner(request)
     with _errors():
-        body = await request.body()
-        asked = await aside(body, _read, body, NewSubscription)
+        asked, size = await _body(request, NewSubscription)
         wanted, span = _definition(asked), read_start(asked.from_id, asked.from_date)
-        await _check_reader(request, wanted, len(body))
+        await _check_reader(request, wanted, size)
         active, secret = await subscriptions.create(wanted, owner, span, _by(request))
-    return await _answer(request, active, 201, secret)
+        return await _answer(request, active, 201, secret)
 
 
 async def list_subscriptions(request: Request) -> Response:
     """List subscriptions, with how each is doing."""
     subscriptions, owner = _subscriptions(request), _owner(request)
+    found = []
     with _errors():
-        found = [await _shown(request, each) for each in subscriptions.visible_to(owner)]
+        for number, active in enumerate(list(subscriptions.visible_to(owner)), 1):
+            found.append(await _shown(request, active))
+            if number % _SHOWN_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others wait too
     return Response.json(SubscriptionList(subscriptions=found, request_id=request.id))
 
 
-async def read_subscription(request: Request) -> Response:
+@_of_one()
+async def read_subscription(request: Request, active: Active) -> Response:
     """Show a subscription."""
-    return await _answer(request, await _found(request))
+    return await _answer(request, active)
 
 
-async def change_subscription(request: Request) -> Response:
+@_of_one()
+async def change_subscription(request: Request, active: Active) -> Response:
     """Change parts of a subscription.
 
     A new filter holds from where the cursor is. With `from_id` or `from_date` the cursor moves there, so history is
-    delivered again or skipped. A new sink is asked for its consent first.
+    delivered again or skipped. A new sink is asked for its consent first. Another kind of signature has another secret,
+    which the answer holds.
     """
-    active = await _found(request)
-    with _errors():
-        body = await request.body()
-        asked = await aside(body, _read, body, ChangedSubscription)
-        changes = {
-            name: value
-            for name in asked.__struct_fields__
-            if name in Definition.__struct_fields__ and (value := getattr(asked, name)) is not UNSET
-        }
-        if "sink" in changes:
-            changes["sink"] = changes["sink"] or ""
-        wanted = msgspec.structs.replace(active.definition, **changes)
-        await _change(request, active, wanted, asked.from_id, asked.from_date, len(body), "headers" not in changes)
-    return await _answer(request, active)
+    asked, size = await _body(request, ChangedSubscription)
+    changes = {
+        name: value
+        for name in asked.__struct_fields__
+        if name in Definition.__struct_fields__ and (value := getattr(asked, name)) is not UNSET
+    }
+    if "sink" in changes:
+        changes["sink"] = changes["sink"] or ""
+    wanted = msgspec.structs.replace(active.definition, **changes)
+    return await _change(request, active, wanted, asked, size, keep_headers="headers" not in changes)
 
 
-async def replace_subscription(request: Request) -> Response:
+@_of_one()
+async def replace_subscription(request: Request, active: Active) -> Response:
     """Change all of a subscription: what is left out gets its default."""
-    active = await _found(request)
-    with _errors():
-        body = await request.body()
-        asked = await aside(body, _read, body, NewSubscription)
-        await _change(request, active, _definition(asked), asked.from_id, asked.from_date, len(body), False)
-    return await _answer(request, active)
+    asked, size = await _body(request, NewSubscription)
+    return await _change(request, active, _definition(asked), asked, size, keep_headers=False)
 
 
-async def delete_subscription(request: Request) -> Response:
+@_of_one()
+async def delete_subscription(request: Request, active: Active) -> Response:
     """Delete a subscription and its dead letters."""
-    active = await _found(request)
-    with _errors():
-        await _subscriptions(request).delete(active, _by(request))
+    await _subscriptions(request).delete(active, _by(request))
     return Response(204)
 
 
-async def pause_subscription(request: Request) -> Response:
+@_of_one()
+async def pause_subscription(request: Request, active: Active) -> Response:
     """Pause a subscription; nothing is lost meanwhile."""
-    active = await _found(request)
-    with _errors():
-        await _subscriptions(request).pause(active, _by(request))
+    await _subscriptions(request).pause(active, _by(request))
     return await _answer(request, active)
 
 
-async def resume_subscription(request: Request) -> Response:
+@_of_one()
+async def resume_subscription(request: Request, active: Active) -> Response:
     """Resume a subscription.
 
     Deliver from where it was paused, retry at once what failed, and ask the sink again if it has not agreed.
     """
-    active = await _found(request)
-    with _errors():
-        await _subscriptions(request).resume(active, _by(request))
+    await _subscriptions(request).resume(active, _by(request))
     return await _answer(request, active)
 
 
-async def rotate_secret(request: Request) -> Response:
+@_of_one("push")
+async def rotate_secret(request: Request, active: Active) -> Response:
     """Make a new secret."""
-    active = await _found(request, "push")
-    with _errors():
-        secret = await _subscriptions(request).rotate(active, _by(request))
+    secret = await _subscriptions(request).rotate(active, _by(request))
     return Response.json(Rotated(secret=secret, request_id=request.id))
 
 
-async def test_subscription(request: Request) -> Response:
+@_of_one("push")
+async def test_subscription(request: Request, active: Active) -> Response:
     """Send a test event to the sink and show its answer."""
-    active = await _found(request, "push")
-    with _errors():
-        attempt = await _subscriptions(request).test(active)
+    attempt = await _subscriptions(request).test(active)
     return Response.json(OneAttempt(delivery=_attempt(attempt), request_id=request.id))
 
 
-async def list_attempts(request: Request) -> Response:
+@_of_one()
+async def list_attempts(request: Request, active: Active) -> Response:
     """Show the last requests to the sink and its answers."""
-    active = await _found(request)
-    await _check_content(request, active)
+    _check_content(request, active)
     attempts = _subscriptions(request).pusher.attempts.of(active.id)
     return Response.json(AttemptList(deliveries=[_attempt(each) for each in attempts], request_id=request.id))
 
 
-async def list_dead_letters(request: Request) -> Response:
+@_of_one()
+async def list_dead_letters(request: Request, active: Active) -> Response:
     """List what could not be delivered."""
-    active = await _found(request)
-    await _check_content(request, active)
-    with _errors():
-        letters = await _subscriptions(request).letters.all(active.id)
+    _check_content(request, active)
+    letters = await _subscriptions(request).letters.all(active.id)
     return Response.json(DeadLetterList(dead_letters=[_letter(each) for each in letters], request_id=request.id))
 
 
-async def retry_dead_letters(request: Request) -> Response:
+@_of_one()
+async def retry_dead_letters(request: Request, active: Active) -> Response:
     """Deliver dead letters once more."""
-    active = await _found(request)
-    with _errors():
-        asked = await _body(request, Letters, b"{}")
-        count = await _subscriptions(request).retry(active, asked.sequences, _by(request))
+    asked, _ = await _body(request, Letters, b"{}")
+    count = await _subscriptions(request).retry(active, asked.sequences, _by(request))
     return Response.json(LettersMoved(count=count, request_id=request.id))
 
 
-async def skip_dead_letters(request: Request) -> Response:
+@_of_one()
+async def skip_dead_letters(request: Request, active: Active) -> Response:
     """Give dead letters up; a subscription that one of them blocks goes on behind it."""
-    active = await _found(request)
-    with _errors():
-        asked = await _body(request, Letters, b"{}")
-        count = await _subscriptions(request).skip(active, asked.sequences, _by(request))
+    asked, _ = await _body(request, Letters, b"{}")
+    count = await _subscriptions(request).skip(active, asked.sequences, _by(request))
     return Response.json(LettersMoved(count=count, request_id=request.id))
 
 
-async def pull(request: Request) -> Response:
+@_of_one("pull")
+async def pull(request: Request, active: Active) -> Response:
     """Take notifications to work on.
 
     Each is with one worker at a time. What is not acknowledged before its lease ends goes to another worker, and after
     `max_attempts` it is a dead letter.
     """
-    active = await _found(request, "pull")
-    with _errors():
-        asked = await _body(request, PullRequest, b"{}")
-        if active.status != "active":
-            raise InvalidRequest(f"the subscription is {active.status}; resume it first")
-        if active.wanted is None:
-            raise InvalidRequest(active.problem)
-        found = await _subscriptions(request).puller.pull(active, asked.max, asked.wait_seconds, asked.lease_seconds)
+    asked, _ = await _body(request, PullRequest, b"{}")
+    if active.status != "active":
+        raise InvalidRequest(f"the subscription is {active.status}; resume it first")
+    if active.wanted is None:
+        raise InvalidRequest(active.problem)
+    found = await _subscriptions(request).puller.pull(active, asked.max, asked.wait_seconds, asked.lease_seconds)
     works = [WorkAnswer(each.lease, each.attempt, each.event) for each in found]
     return Response.json(Pulled(notifications=works, request_id=request.id))
 
 
-async def acknowledge(request: Request) -> Response:
+@_of_one("pull")
+async def acknowledge(request: Request, active: Active) -> Response:
     """Acknowledge notifications: they are done."""
-    active = await _found(request, "pull")
-    with _errors():
-        asked = await _body(request, Leases)
-        found = await _subscriptions(request).puller.ack(active, asked.leases)
-    return _acknowledged(request, asked.leases, found)
+    asked, _ = await _body(request, Leases)
+    return _acknowledged(request, asked.leases, await _subscriptions(request).puller.ack(active, asked.leases))
 
 
-async def hand_back(request: Request) -> Response:
+@_of_one("pull")
+async def hand_back(request: Request, active: Active) -> Response:
     """Hand notifications back: another worker gets them, after a delay if one is given."""
-    active = await _found(request, "pull")
-    with _errors():
-        asked = await _body(request, HandBack)
-        found = await _subscriptions(request).puller.nack(active, asked.leases, asked.delay_seconds)
+    asked, _ = await _body(request, HandBack)
+    found = await _subscriptions(request).puller.nack(active, asked.leases, asked.delay_seconds)
     return _acknowledged(request, asked.leases, found)
 
 
-async def extend_leases(request: Request) -> Response:
+@_of_one("pull")
+async def extend_leases(request: Request, active: Active) -> Response:
     """Keep notifications for longer."""
-    active = await _found(request, "pull")
-    with _errors():
-        asked = await _body(request, Extension)
-        found = await _subscriptions(request).puller.extend(active, asked.leases, asked.lease_seconds)
+    asked, _ = await _body(request, Extension)
+    found = await _subscriptions(request).puller.extend(active, asked.leases, asked.lease_seconds)
     return _acknowledged(request, asked.leases, found)
 
 
@@ -533,12 +541,11 @@ async def _found(request: Request, delivery: Literal["push", "pull"] | None = No
             f"This is for subscriptions with delivery '{delivery}'; it has '{active.delivery}'",
             SUBSCRIPTION.label,
         )
-    with _errors():
-        await subscriptions.refresh_owner(active, owner)
+    await subscriptions.refresh_owner(active, owner)
     return active
 
 
-async def _check_content(request: Request, active: Active) -> None:
+def _check_content(request: Request, active: Active) -> None:
     """Check that the caller may still read the notifications that a subscription keeps."""
     if active.wanted is not None and request.service.gate is not None:
         event_type = request.service.catalogue.find(active.definition.event_type)
@@ -562,14 +569,14 @@ async def _change(
     request: Request,
     active: Active,
     wanted: Definition,
-    from_id: str | None,
-    from_date: str | None,
+    asked: NewSubscription | ChangedSubscription,
     size: int,
     keep_headers: bool,
-) -> None:
-    span: Span = read_start(from_id, from_date)
+) -> Response:
+    span = read_start(asked.from_id, asked.from_date)
     await _check_reader(request, wanted, size)
-    await _subscriptions(request).change(active, wanted, span, _by(request), keep_headers)
+    secret = await _subscriptions(request).change(active, wanted, span, _by(request), keep_headers)
+    return await _answer(request, active, secret=secret)
 
 
 def _definition(asked: NewSubscription) -> Definition:
@@ -577,10 +584,10 @@ def _definition(asked: NewSubscription) -> Definition:
     return Definition(**{**members, "sink": asked.sink or ""})
 
 
-async def _body(request: Request, kind: type[T], empty: bytes = b"") -> T:
-    """Read the body of a request, `empty` if it has none."""
+async def _body(request: Request, kind: type[T], empty: bytes = b"") -> tuple[T, int]:
+    """Read the body of a request, `empty` if it has none; return it and its size in bytes."""
     body = await request.body() or empty
-    return await aside(body, _read, body, kind)
+    return await aside(body, _read, body, kind), len(body)
 
 
 def _read(body: bytes, kind: type[T]) -> T:
@@ -615,8 +622,7 @@ def _errors() -> Iterator[None]:
 
 
 async def _answer(request: Request, active: Active, status: int = 200, secret: str | None = None) -> Response:
-    with _errors():
-        return Response.json(await _shown(request, active, secret), status)
+    return Response.json(await _shown(request, active, secret), status)
 
 
 async def _shown(request: Request, active: Active, secret: str | None = None) -> SubscriptionAnswer:
@@ -639,7 +645,7 @@ async def _shown(request: Request, active: Active, secret: str | None = None) ->
         identifier=wanted.identifier,
         delivery=wanted.delivery,
         sink=wanted.sink or None,
-        headers=1 if subscription.sealed_headers else 0,
+        headers=subscription.header_count,
         mode=wanted.mode,
         batch=wanted.batch,
         signature=wanted.signature,
