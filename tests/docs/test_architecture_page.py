@@ -35,8 +35,8 @@ def test_the_page_names_every_room() -> None:
     assert rooms - names(PAGE) == set()
 
 
-def test_both_walks_name_their_modules() -> None:
-    for title in ("How a publish travels", "How a replay travels"):
+def test_all_walks_name_their_modules() -> None:
+    for title in ("How a publish travels", "How a replay travels", "How a delivery travels"):
         walk = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
         assert len(names(walk)) >= 10, f"'{title}' is not a walk through modules"
 
