@@ -1,14 +1,19 @@
 """Subscriptions: what they cost a publish, and how fast they deliver. Run as `python -m bench.subscriptions`.
 
-Everything of the server but HTTP runs in this process, on one core; the sink is another process. Read the ratios: both
-sides of each come from one run, in turns.
+The sink is another process, reached over a real socket. In "publish", "memory", "delivery" and "dead" everything of
+the server but HTTP runs in this process, on one core; "pull" and "lake" ask a server of its own over HTTP. Read the
+ratios: both sides of each come from one run, in turns. "lake" makes an archive of a million notifications, which takes
+a minute; `AVISO_BENCH_LAKE` names a folder that keeps it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import logging
 import multiprocessing
+import os
 import resource
 import statistics
 import sys
@@ -38,6 +43,10 @@ from aviso_server.subscriptions.registry import Limits, Subscriptions
 from aviso_server.subscriptions.signatures import Vault
 from aviso_server.subscriptions.sinks import SinkClient, SinkRules
 from aviso_server.subscriptions.subscription import ANYBODY, Definition, Subscription
+from bench import archived, workload
+from tests.harness import Server
+from tests.harness.client import JSON
+from tests.subscriptions.scene import publish_batch
 
 __all__: list[str] = []
 
@@ -147,36 +156,55 @@ async def _publish_cost(url: str) -> None:
         for _ in range(7):
             for name, scene in (("few", few), ("many", many)):
                 drafts = [scene.draft("nobody's", n) for n in range(500)]
-                began = time.perf_counter()
+                began = time.process_time()  # others may use the machine
                 for start in range(0, 500, 50):
                     await scene.log.append_many(drafts[start : start + 50])
                     await asyncio.sleep(0)
                 feed = next(iter(scene.hub.feeds))
                 while feed.passed < (await scene.log.state("wave")).last:
                     await asyncio.sleep(0)
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(time.process_time() - began)
                 await asyncio.sleep(0.3)  # the sinks are not part of it
         ratio = statistics.median(seconds["many"]) / statistics.median(seconds["few"])
-        print(f"publish with 10,000 subscriptions against ten: {ratio:.2f} x")
+        print(f"publish with 10,000 subscriptions against ten: {ratio:.2f} x the CPU time")
 
 
 async def _idle_memory(url: str, path: Path) -> None:
-    count = 2000
-    async with _scene(SqliteLog(path / "memory")) as scene:
-        await scene.add("first", "first", delivery="push", sink=url)
-        await _fill(scene, 10, "first")
-        gc.collect()
-        tracemalloc.start()
-        before = tracemalloc.get_traced_memory()[0]
-        await _add_many(scene, count, url)
-        while any(each.task is not None for each in scene.subscriptions.all):
+    """What an idle push subscription with its own filter and sink holds, once it is made and after a restart."""
+    count = 4000
+
+    async def settle(scene: Scene) -> int:
+        """Wait until all are idle; return the bytes in use."""
+        while any(each.task is not None or each.cursor is None for each in scene.subscriptions.all):
             await asyncio.sleep(0.05)
         scene.subscriptions._client.close()  # connections that are not used are closed after half a minute
         await asyncio.sleep(0.1)
         gc.collect()
-        used = tracemalloc.get_traced_memory()[0] - before
-        tracemalloc.stop()
-        print(f"an idle subscription: {used / count:.0f} bytes")
+        return tracemalloc.get_traced_memory()[0]
+
+    async def prepared(scene: Scene) -> int:
+        await scene.add("first", "first", delivery="push", sink=url)
+        await _fill(scene, count, "first")
+        return await settle(scene)
+
+    tracemalloc.start()
+    async with _scene(SqliteLog(path / "few")) as scene:
+        await prepared(scene)
+    async with _scene(SqliteLog(path / "few")) as scene:
+        alone = await settle(scene)
+    async with _scene(SqliteLog(path / "many")) as scene:
+        before = await prepared(scene)
+        for start in range(0, count, 100):
+            some = range(start, start + 100)
+            await asyncio.gather(*[scene.add(f"s{n}", f"sea-{n}", delivery="push", sink=f"{url}{n}") for n in some])
+        made = await settle(scene) - before
+        await scene.log.append_many([scene.draft(f"sea-{n}", n) for n in range(count)])
+        while sum(each.state.delivered for each in scene.subscriptions.all) < 2 * count:
+            await asyncio.sleep(0.05)
+    async with _scene(SqliteLog(path / "many")) as scene:
+        restarted = await settle(scene) - alone
+    tracemalloc.stop()
+    print(f"an idle subscription: {made / count:.0f} bytes when it was made, {restarted / count:.0f} after a restart")
 
 
 async def _delivery(url: str, path: Path) -> None:
@@ -220,26 +248,91 @@ async def _dead_sinks(url: str) -> None:
         print(f"p99 beside 100 dead sinks: {ratio:.2f} x ({p99['alone']:.1f} ms alone, {p99['crowded']:.1f} ms)")
 
 
+_SCHEMA = {
+    "wave": {
+        "topic": {"base": "wave", "key_order": ["sea", "height"]},
+        "identifier": {name: {"type": "StringHandler", "required": False} for name in ("sea", "height")},
+    }
+}
+
+
+def _cpu(server: Server) -> float:
+    """Seconds of CPU that a server has taken, without those of Spark's process."""
+    words = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _post(server: Server, path: str, body: Any) -> Any:
+    answer = server.client.request("POST", f"/api/v1/subscriptions{path}", msgspec.json.encode(body), JSON)
+    if answer.status >= 300:
+        raise RuntimeError(answer.body.decode())
+    return answer.json()
+
+
 async def _pull(path: Path) -> None:
+    """Sixteen workers of one queue, each with a connection of its own."""
     count = 100_000
-    async with _scene(SqliteLog(path / "pull")) as scene:
-        await _fill(scene, count)
-        active = await scene.add("queue", "x")
-        await scene.subscriptions.change(active, active.definition, Span(from_sequence=1), "bench", True)
+    configuration = {**workload.configuration("sqlite"), "notification_schema": _SCHEMA}
+    with Server(configuration, path / "pull") as server:
+        _post(server, "", {"name": "queue", "event_type": "wave", "identifier": {}})
+        for start in range(0, count, 1000):
+            identifiers = [{"sea": "x", "height": str(number)} for number in range(start, start + 1000)]
+            notification = {"event_type": "wave", "payload": {"location": "x" * 300}}
+            publish_batch(server.client, [{**notification, "identifier": each} for each in identifiers])
         done = 0
 
         async def work() -> None:
             nonlocal done
-            while done < count:
-                works = await scene.subscriptions.puller.pull(active, 100, 0.2, 60)
-                if works:
-                    found = await scene.subscriptions.puller.ack(active, [each.lease for each in works])
-                    done += sum(found)
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
 
-        began, cpu = time.perf_counter(), time.process_time()
+            async def ask(what: str, body: Any) -> Any:
+                data = msgspec.json.encode(body)
+                head = f"POST /api/v1/subscriptions/queue/{what} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}"
+                writer.write(head.encode() + b"\r\ncontent-type: application/json\r\n\r\n" + data)
+                answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+                size = int(answer.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                return msgspec.json.decode(await reader.readexactly(size))
+
+            while done < count:
+                found = (await ask("pull", {"max": 100, "wait_seconds": 0.2}))["notifications"]
+                if found:
+                    answer = await ask("ack", {"leases": [each["lease"] for each in found]})
+                    done += answer["done"]
+            writer.close()
+
+        began, cpu = time.perf_counter(), _cpu(server)
         await asyncio.gather(*[work() for _ in range(16)])
-        spent, cores = time.perf_counter() - began, time.process_time() - cpu
-        print(f"pull with 16 workers: {count / spent:,.0f}/s, {count / cores:,.0f} per second of this process's cores")
+        spent, cores = time.perf_counter() - began, _cpu(server) - cpu
+        print(f"pull with 16 workers over HTTP: {count / spent:,.0f}/s, {count / cores:,.0f} per second of its cores")
+
+
+async def _lake(url: str, path: Path) -> None:
+    """A subscription that begins a million notifications back, all of which the log has let go of."""
+    rows = 1_000_000
+    lake = Path(os.environ.get("AVISO_BENCH_LAKE") or path / "lake")
+    if not lake.exists():
+        archived.make(str(lake), rows)
+    configuration = {
+        **workload.configuration("sqlite", max_historical_notifications=2 * rows),
+        "archive": {"enabled": True, "path": str(lake), "work_path": "work", "interval": "1s"},
+        "notification_schema": {archived.NAME: archived.DEFINITION},
+        "subscriptions": {"allow_sinks": ["127.0.0.1"]},
+    }
+    with Server(configuration, path / "lake-server") as server:
+        while json.loads(server.client.get("/ready").body)["archive"]["state"] != "running":
+            await asyncio.sleep(0.2)
+        for number in range(3):
+            name = f"lake-{number}"
+            wanted = {"name": name, "event_type": archived.NAME, "identifier": {}, "from_id": "1", "batch": 1000}
+            began, cpu = time.perf_counter(), _cpu(server)
+            _post(server, "", {**wanted, "delivery": "push", "sink": url})
+            while server.client.get(f"/api/v1/subscriptions/{name}").json()["delivered"] < rows:
+                await asyncio.sleep(0.1)
+            spent, cores = time.perf_counter() - began, _cpu(server) - cpu
+            print(
+                f"a million from the lake in batches of 1,000: {rows / spent:,.0f}/s, "
+                f"{rows / cores:,.0f} per second of the server's cores, without Spark's"
+            )
 
 
 async def _run(names: Sequence[str], url: str, path: Path) -> None:
@@ -249,6 +342,7 @@ async def _run(names: Sequence[str], url: str, path: Path) -> None:
         "delivery": lambda: _delivery(url, path),
         "dead": lambda: _dead_sinks(url),
         "pull": lambda: _pull(path),
+        "lake": lambda: _lake(url, path),
     }
     for name in names or parts:
         await parts[name]()
@@ -256,6 +350,7 @@ async def _run(names: Sequence[str], url: str, path: Path) -> None:
 
 def main() -> None:
     """Measure all, or what the arguments name."""
+    logging.disable()  # dead sinks are meant to be dead
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     ours, theirs = multiprocessing.Pipe()
     sink = multiprocessing.Process(target=_serve_sink, args=(theirs,), daemon=True)
