@@ -290,7 +290,7 @@ class Cursor:
         )
 
     async def _go_on_after_gap(self) -> None:
-        """Retention was faster: say so, and read on with what is left."""
+        """Say that retention was faster, and read on with what is left."""
         state = await self._hub.store.state(self.wanted.stream)
         if state.trimmed >= self.position:
             if state.trimmed > self._tolerant_to:

@@ -311,7 +311,7 @@ class OneAttempt(Answer, frozen=True, kw_only=True):
 
 
 class Rotated(Answer, frozen=True, kw_only=True):
-    """The new secret, or public key; it is shown once. The former one signs too, for a day."""
+    """The new secret, or public key; it is shown once. Those before it sign too, for a day each."""
 
     secret: str
     request_id: RequestId
