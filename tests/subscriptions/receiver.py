@@ -123,9 +123,11 @@ class Receiver:
         return list(self.posts)
 
 
-def until(condition: Callable[[], bool], words: Callable[[], str] = lambda: "it did not happen") -> None:
+def until(
+    condition: Callable[[], bool], words: Callable[[], str] = lambda: "it did not happen", seconds: float = PATIENCE
+) -> None:
     """Wait until a condition holds."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, words()
         time.sleep(0.01)

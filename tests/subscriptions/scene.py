@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.harness import Client, Response
 from tests.harness.client import JSON, encode
 
-__all__ = ["Api", "configuration", "publish"]
+__all__ = ["Api", "configuration", "publish", "publish_batch"]
 
 
 def configuration(kind: str = "sqlite", **subscriptions: Any) -> dict[str, Any]:
@@ -38,6 +38,12 @@ def configuration(kind: str = "sqlite", **subscriptions: Any) -> dict[str, Any]:
 def publish(client: Client, sea: str, *heights: int) -> None:
     """Publish waves."""
     client.publish_many("wave", [({"sea": sea, "height": height}, {"height": height}) for height in heights])
+
+
+def publish_batch(client: Client, notifications: Sequence[Mapping[str, Any]]) -> None:
+    """Publish up to 1,000 notifications in one request."""
+    answer = client.request("POST", "/api/v1/notifications", encode(notifications), JSON)
+    assert answer.status == 200, answer.body.decode()
 
 
 class Api:
