@@ -21,7 +21,7 @@ from aviso_server.model.fields import SpatialField
 from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Box, Notification, Part, Rendered, Run
 from aviso_server.model.shapes import MAX_LAT, MAX_LON, MIN_VERTICES, stored_shape, with_array, wkb
-from aviso_server.model.times import SECOND, event_time, seconds_text
+from aviso_server.model.times import SECOND, event_time
 
 __all__ = [
     "BOX",
@@ -307,6 +307,7 @@ def shapes_as_wkb(field: str, lists: pa.ListArray) -> pa.Array | None:
 
 _REMEMBERED = 256  # constants of renderings
 _MANY = 16  # times that are worth the preparations
+_LONGEST_TIME = 30  # bytes: with nine digits behind the point
 
 
 class ArrowRun(Run):
@@ -315,7 +316,7 @@ class ArrowRun(Run):
     def __init__(
         self,
         sequences: pa.BinaryArray,  # decimal
-        times: pa.BinaryArray,  # decimal
+        times: pa.BinaryArray | pa.Int64Array,  # decimal, or numbers
         topics: Callable[[], Sequence[str]],  # asked for only where they are needed, as boxes are: most do without
         identifiers: pa.BinaryArray,
         payloads: pa.BinaryArray,
@@ -327,6 +328,7 @@ class ArrowRun(Run):
         self._identifiers = identifiers
         self._payloads = payloads
         self._boxes = boxes
+        self._mentioned: dict[bytes, bool] = {}
 
     @property
     def last(self) -> int:
@@ -383,12 +385,13 @@ class ArrowRun(Run):
         return found
 
     def mentions(self, mark: bytes) -> bool:
-        """Return whether these bytes occur in an identifier; one search through all of them."""
-        _, offsets, data = self._identifiers.buffers()
-        if data is None:
-            return False
-        ends = np.frombuffer(offsets, np.int32)[self._identifiers.offset : self._identifiers.offset + len(self) + 1]
-        return mark in bytes(memoryview(data)[ends[0] : ends[-1]])
+        """Return whether these bytes occur in an identifier; one search through all of them, the first time."""
+        if mark not in self._mentioned:
+            _, offsets, data = self._identifiers.buffers()
+            start = self._identifiers.offset
+            ends = np.frombuffer(offsets, np.int32)[start : start + len(self) + 1]
+            self._mentioned[mark] = data is not None and mark in bytes(memoryview(data)[ends[0] : ends[-1]])
+        return self._mentioned[mark]
 
     def rewritten(self, mark: bytes, rewrite: Callable[[bytes], bytes]) -> ArrowRun:
         if not self.mentions(mark):
@@ -423,9 +426,7 @@ class ArrowRun(Run):
         first = self._times[0]
         if pc.all(pc.equal(self._times, first)).as_py():  # what was stored together has one time
             return event_time(int(first.as_py())).encode()
-        encoded = self._times.dictionary_encode()
-        shown = event_times(_numbers(encoded.dictionary))
-        return shown if len(shown) == len(self) else shown.take(encoded.indices)
+        return event_times(_numbers(self._times))
 
     def _where(self, kept: pa.BooleanArray) -> ArrowRun:
         if kept.true_count == len(self):
@@ -479,8 +480,8 @@ def _merged(parts: Iterable[Part]) -> list[Part]:
     return merged
 
 
-def _numbers(texts: pa.BinaryArray) -> pa.Int64Array:
-    return texts.cast(pa.string()).cast(pa.int64())
+def _numbers(given: pa.BinaryArray | pa.Int64Array) -> pa.Int64Array:
+    return given if pa.types.is_int64(given.type) else given.cast(pa.string()).cast(pa.int64())
 
 
 def event_times(times: pa.Int64Array) -> pa.BinaryArray:
@@ -488,18 +489,17 @@ def event_times(times: pa.Int64Array) -> pa.BinaryArray:
     numbers = times.to_numpy()
     if len(numbers) < _MANY:
         return _one_by_one(numbers)
-    seconds, fractions = np.divmod(numbers, SECOND)
-    distinct, places = np.unique(seconds, return_inverse=True)
-    starts = pa.array([seconds_text(second)[:-1].encode() for second in distinct.tolist()], pa.binary())
-    digits = pa.array(fractions + SECOND).cast(pa.string())  # a one in front keeps the zeros
-    # how many digits each shows: 0, 3, 6 or 9
-    shown = np.select([fractions == 0, fractions % 10**6 == 0, fractions % 1000 == 0], [0, 1, 2], 3)
-    lengths = np.unique(shown).tolist()
-    forms = [pc.utf8_slice_codeunits(digits, 1, 1 + 3 * length) for length in lengths]
-    fraction = forms[0] if len(forms) == 1 else pc.choose(pa.array(np.searchsorted(lengths, shown)), *forms)
-    points = pa.array([b"", b"."], pa.binary()).take(pa.array((shown > 0).astype(np.int8)))
-    parts = (starts.take(pa.array(places)), points, fraction.cast(pa.binary()), _scalar(b"Z"))
-    return pc.binary_join_element_wise(*parts, _scalar(b""))
+    written = times.cast(pa.timestamp("ns")).cast(pa.string())  # as 2025-06-15 15:06:40.010000000
+    text = np.empty((len(numbers), _LONGEST_TIME), np.uint8)
+    text[:, :-1] = np.frombuffer(written.buffers()[2], np.uint8, len(numbers) * 29).reshape(-1, 29)
+    text[:, 10] = ord("T")
+    fractions = (numbers % SECOND).astype(np.int32)
+    lengths = np.select([fractions == 0, fractions % 10**6 == 0, fractions % 1000 == 0], [20, 24, 27], _LONGEST_TIME)
+    text[np.arange(len(numbers)), lengths - 1] = ord("Z")
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    same = bool(np.all(lengths == lengths[0]))
+    shown = text[:, : lengths[0]].ravel() if same else text[np.arange(_LONGEST_TIME) < lengths[:, None]]
+    return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(ends), pa.py_buffer(shown)])
 
 
 def _one_by_one(times: npt.NDArray[np.int64]) -> pa.BinaryArray:
