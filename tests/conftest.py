@@ -61,7 +61,6 @@ _ARCHIVED = tuple(
         "insight/",
         "lateness/",
         "test_count.py",
-        "test_filter_columns.py",
         "test_replay.py",
     )
 )

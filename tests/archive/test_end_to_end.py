@@ -376,6 +376,7 @@ def test_an_explanation_counts_what_a_replay_brings(archived: Archived) -> None:
 
 def test_a_dead_pipeline_process_is_a_pause(archived: Archived) -> None:
     """Deletes and wipes meanwhile are kept; what the log has is served; what only the archive has comes later."""
+    until(lambda: scrape(archived.server, archived.metrics).value("aviso_archive_removals_pending") == 0)
     pid = archived.child()
     os.kill(pid, signal.SIGKILL)
     until(lambda: archived.ready()["state"] == "restarting", archived.complaint)

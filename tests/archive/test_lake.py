@@ -98,9 +98,6 @@ class Rows:
     def last_until(self, stream: str, time_ns: int, version: int | None = None) -> int:
         return 7
 
-    def warm_up(self) -> None:
-        pass
-
     def close(self) -> None:
         pass
 
@@ -140,12 +137,17 @@ class RowsServer(FlightServer):
 
 
 @asynccontextmanager
-async def lake_on(rows: Rows, directory: Path, max_replays: int = 4, path: str | None = None) -> AsyncIterator[Lake]:
-    """A lake whose pipeline process answers from this one."""
-    ready = directory / "flight.json"
+async def lake_on(
+    rows: Rows, directory: Path, max_replays: int = 4, path: str | None = None, waits: bool = False
+) -> AsyncIterator[Lake]:
+    """A lake whose pipeline process answers from this one; it `waits` while a file `wait` is there."""
+    ready, wait = directory / "flight.json", directory / "wait"
+    if waits:
+        wait.touch()
     supervisor = Supervisor(["-c", ""], ready, {})
     server = RowsServer(supervisor.token, rows)
-    program = f"import os, sys; open('{ready}.new', 'w').write('{{\"port\": {server.port}}}')\n"
+    program = f"import os, sys, time\nwhile os.path.exists('{wait}'): time.sleep(0.05)\n"
+    program += f"open('{ready}.new', 'w').write('{{\"port\": {server.port}}}')\n"
     program += f"os.replace('{ready}.new', '{ready}'); sys.stdin.read()"
     supervisor.command = ["-c", program]
     known = Known(path or str(directory / "archive"), directory / "archived.json")
@@ -153,7 +155,7 @@ async def lake_on(rows: Rows, directory: Path, max_replays: int = 4, path: str |
     await lake.open()
     lake.start()
     try:
-        if rows.state != "starting":
+        if not waits:
             await until(lambda: supervisor.state == "running")
         yield lake
     finally:
@@ -242,21 +244,18 @@ def test_news_is_asked_for_when_it_matters(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_process_that_is_starting_says_nothing_of_the_files(tmp_path: Path) -> None:
+def test_a_process_that_has_not_looked_at_the_files_says_nothing_of_them(tmp_path: Path) -> None:
     async def run() -> None:
-        rows = Rows(last=0)
-        rows.state = "starting"
-        async with lake_on(rows, tmp_path, path="s3a://bucket/archive") as lake:
-            await until(lambda: lake.job.state == "starting")
+        rows = Rows(last=50)
+        async with lake_on(rows, tmp_path, path="s3a://bucket/archive", waits=True) as lake:
             assert lake.supervisor.state == "starting"
             waiting = asyncio.create_task(lake.coverage("tides"))
             await asyncio.sleep(0.2)
             assert not waiting.done(), "nobody knows yet"
-            rows.last, rows.state = 50, "running"
+            (tmp_path / "wait").unlink()
             assert await asyncio.wait_for(waiting, 60) == Coverage(1, 50)
         # the next start knows what there was
-        rows.state = "starting"
-        async with lake_on(rows, tmp_path, path="s3a://bucket/archive") as lake:
+        async with lake_on(rows, tmp_path, path="s3a://bucket/archive", waits=True) as lake:
             assert lake.known.streams == {"tides": Coverage(1, 50)}
             assert lake.watermark("tides") == 0, "nothing may be let go of before the process has said so"
 
@@ -554,13 +553,12 @@ def test_what_another_server_has_archived_meanwhile_is_asked_for_before_the_answ
         async with lake_on(rows, tmp_path, path="s3://somewhere/archive") as lake:
             assert await lake.coverage("tides", 100) == Coverage(1, 100)
         rows = Rows(last=1000)
-        rows.state = "starting"
-        async with lake_on(rows, tmp_path, path="s3://somewhere/archive") as lake:
+        async with lake_on(rows, tmp_path, path="s3://somewhere/archive", waits=True) as lake:
             lake.lease = NoLease()
             asking = asyncio.create_task(lake.coverage("tides", 990))
             await asyncio.sleep(0.3)
             assert not asking.done(), "nobody can say yet"
-            rows.state = "standby"
+            (tmp_path / "wait").unlink()
             async with asyncio.timeout(PATIENCE):
                 assert await asking == Coverage(1, 1000)
 

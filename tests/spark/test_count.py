@@ -1,20 +1,18 @@
-"""Counting in the archive: what Spark adds up is what `Filter.matches` lets through, by time and by place."""
+"""Counting in the archive: what is added up is what `Filter.matches` lets through, by time and by place."""
 
 from __future__ import annotations
 
 import random
 import threading
-import time
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from aviso_server.errors import PipelineError
 from aviso_server.lake.remove import Removed, delete, wipe
+from aviso_server.lake.scan import Scan
 from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Tables
 from aviso_server.model.constraint import Constraint
@@ -28,7 +26,6 @@ from aviso_server.spark.replay import ColdReplay
 from tests.harness.patience import PATIENCE
 from tests.model.event_types import event_type
 from tests.spark.archive.keeping import caller, until
-from tests.spark.quick import CORES
 from tests.spark.stored import SECOND, never, numbered, read, store
 
 MINUTE = 60 * SECOND
@@ -70,12 +67,12 @@ def storms() -> list[Notification]:
 
 
 @pytest.fixture(scope="module")
-def archive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[ColdReplay, list[Notification]]:
+def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[ColdReplay, list[Notification]]:
     root, every = tmp_path_factory.mktemp("storms"), storms()
     store(root, OLD, every[:60], last=65)
     store(root, NEW, every[65:150], first=66)  # some were archived after the change
     store(root, NEW, every[150:])
-    return ColdReplay(spark, Tables(str(root))), [each for each in every if not 60 < each.sequence <= 65]
+    return ColdReplay(Tables(str(root))), [each for each in every if not 60 < each.sequence <= 65]
 
 
 def counted(
@@ -143,11 +140,11 @@ def test_ranges_and_what_is_hidden(archive: tuple[ColdReplay, list[Notification]
         assert same(counted(cold, each, hidden=hidden), expected(left, each))
 
 
-def test_deletes_and_wipes_count_at_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_deletes_and_wipes_count_at_once(tmp_path: Path) -> None:
     every = storms()[80:]
     store(tmp_path, NEW, every, first=1)
     tables = Tables(str(tmp_path))
-    cold, table = ColdReplay(spark, tables), tables.of("storms")
+    cold, table = ColdReplay(tables), tables.of("storms")
     delete(table, [81, 100, 250])
     left = [each for each in every if each.sequence not in (81, 100, 250)]
     assert same(counted(cold, asked()), expected(left, asked()))
@@ -159,20 +156,20 @@ def test_deletes_and_wipes_count_at_once(spark: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("identifier", [{"a": "x", "b": "*"}, {"a": "*", "b": "50%"}, {"a": "*"}])
-def test_schema_less_streams(spark: SparkSession, tmp_path: Path, identifier: dict[str, str]) -> None:
+def test_schema_less_streams(tmp_path: Path, identifier: dict[str, str]) -> None:
     free = GenericType("free")
     stored = numbered([free.check({"a": one, "b": other}) for one in "xy" for other in ("1", "50%", "2.5")])
     store(tmp_path, free, stored)
-    cold = ColdReplay(spark, Tables(str(tmp_path)))
+    cold = ColdReplay(Tables(str(tmp_path)))
     wanted = free.compile(identifier, "watch")
     assert same(counted(cold, wanted), expected(stored, wanted))
 
 
-def test_a_stream_that_was_never_archived(spark: SparkSession, tmp_path: Path) -> None:
-    assert counted(ColdReplay(spark, Tables(str(tmp_path))), asked()).total == 0
+def test_a_stream_that_was_never_archived(tmp_path: Path) -> None:
+    assert counted(ColdReplay(Tables(str(tmp_path))), asked()).total == 0
 
 
-def test_a_damaged_file_is_an_error_and_never_a_smaller_count(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error_and_never_a_smaller_count(tmp_path: Path) -> None:
     every = storms()[80:]
     store(tmp_path, NEW, every[:50], first=1)
     path = store(tmp_path, NEW, every[50:])
@@ -180,7 +177,7 @@ def test_a_damaged_file_is_an_error_and_never_a_smaller_count(spark: SparkSessio
     content[100:2000] = bytes(1900)
     path.write_bytes(content)
     with pytest.raises(PipelineError, match="cannot be read"):
-        counted(ColdReplay(spark, Tables(str(tmp_path))), asked())
+        counted(ColdReplay(Tables(str(tmp_path))), asked())
 
 
 def test_a_count_that_nobody_waits_for_any_more_has_no_result(archive: tuple[ColdReplay, list[Notification]]) -> None:
@@ -188,40 +185,25 @@ def test_a_count_that_nobody_waits_for_any_more_has_no_result(archive: tuple[Col
         archive[0].count(Selection(asked(), 1, 250), MINUTE, NOTHING, lambda: True)
 
 
-def test_a_count_that_nobody_waits_for_stops(spark: SparkSession, tmp_path: Path) -> None:
-    """The server hangs up in the middle of a count, and what Spark does for it ends.
-
-    Others have all of Spark's cores meanwhile, so that the count cannot end by itself.
-    """
+def test_a_count_that_nobody_waits_for_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server hangs up in the middle of a count, and what is done for it ends."""
     store(tmp_path, NEW, storms()[80:], first=1)
-    cold, context = ColdReplay(spark, Tables(str(tmp_path))), spark.sparkContext
-    server = FlightServer("a token", ArchiveStatus(str(tmp_path), LOCAL), lambda: cold)
-    others = threading.Thread(target=keep_busy, args=(context,), daemon=True)
-    others.start()
-    active = context.statusTracker().getActiveJobsIds
+    begun, ended = threading.Event(), threading.Event()
 
+    def endless(self: Scan, stopped: Callable[[], bool]) -> None:
+        begun.set()
+        until(stopped, PATIENCE)
+        ended.set()
+
+    monkeypatch.setattr(Scan, "pull", endless)
+    cold = ColdReplay(Tables(str(tmp_path)))
+    server = FlightServer("a token", ArchiveStatus(str(tmp_path), LOCAL), lambda: cold)
     try:
         with caller(server.port, "a token") as call:
-            until(lambda: len(active()) == 1, 60)
-            (busy,) = active()
             limits: dict[str, Any] = {"start": 1, "end": 250, "unit": MINUTE, "wiped_through": 0, "deleted": []}
             counting = call.open("count", filter=asked().to_json().decode(), **limits)
-            until(lambda: len(active()) == 2, 60)
+            assert begun.wait(PATIENCE)
             counting.cancel()
-            until(lambda: active() == [busy], 60)
+            assert ended.wait(PATIENCE)
     finally:
-        context.cancelJobsWithTag("busy")
-        others.join(PATIENCE)
         server.shutdown()
-    assert not others.is_alive()
-
-
-def keep_busy(context: SparkContext) -> None:
-    """Use all cores until somebody cancels it."""
-    context.addJobTag("busy")
-    try:
-        parts = context.parallelize(range(CORES), CORES)
-        with suppress(Exception):  # Spark says that it was cancelled, in one way or another
-            parts.foreach(lambda _: time.sleep(120))
-    finally:
-        context.removeJobTag("busy")

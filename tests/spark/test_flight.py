@@ -89,9 +89,6 @@ class MemoryReader:
     def last_until(self, stream: str, time_ns: int, version: int | None = None) -> int:
         return time_ns - 1
 
-    def warm_up(self) -> None:
-        pass
-
     def close(self) -> None:
         pass
 

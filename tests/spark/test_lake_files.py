@@ -1,4 +1,4 @@
-"""Workers read files of the lake themselves: the columns and the row groups that matter, as Spark wants them."""
+"""Workers read files of the lake themselves: the columns that matter, as Spark wants them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql.types import DoubleType, FloatType, LongType, StringType, Struc
 
 from aviso_server.lake.files import ROW_GROUP_ROWS, FileWriter
 from aviso_server.lake.storage import LOCAL
-from aviso_server.spark.lake_files import LakeSource, _File, _LakeReader, _Task
+from aviso_server.spark.lake_files import LakeSource, _File, _LakeReader
 from tests.lake.scene import SHAPE, stored
 
 WANTED = StructType(
@@ -23,7 +23,7 @@ WANTED = StructType(
 )
 
 
-def test_rows_columns_and_row_groups(tmp_path: Path) -> None:
+def test_rows_and_columns(tmp_path: Path) -> None:
     count = 2 * ROW_GROUP_ROWS + 1000
     thousand = pa.Table.from_batches([SHAPE.batch(stored(list(range(1, 1001))))])
     table = pa.concat_tables([thousand] * (count // 1000))
@@ -32,8 +32,8 @@ def test_rows_columns_and_row_groups(tmp_path: Path) -> None:
     made = [file for batch in table.to_batches() for file in writer.add(batch)]
     (file,) = [*made, *writer.finish()]
 
-    def read(task: _Task) -> pa.Table:
-        reader = _LakeReader(task, WANTED)
+    def read() -> pa.Table:
+        reader = _LakeReader([file.path], WANTED)
         (partition,) = reader.partitions()
         assert isinstance(partition, _File)
         return pa.Table.from_batches(reader.read(partition), pa.schema([
@@ -41,13 +41,8 @@ def test_rows_columns_and_row_groups(tmp_path: Path) -> None:
             ("never_there", pa.string()),
         ]))  # fmt: skip
 
-    everything = read(_Task([file.path]))
+    everything = read()
     assert everything["sequence"].to_pylist() == list(range(1, count + 1))
     assert everything["payload"].to_pylist() == table["payload"].to_pylist()
     assert everything["never_there"].null_count == count
-    second = read(_Task([file.path], picked=[ROW_GROUP_ROWS + 5]))["sequence"].to_pylist()
-    assert second == list(range(ROW_GROUP_ROWS + 1, 2 * ROW_GROUP_ROWS + 1))
-    last = read(_Task([file.path], limits=(2 * ROW_GROUP_ROWS + 1, count)))["sequence"].to_pylist()
-    assert last == list(range(2 * ROW_GROUP_ROWS + 1, count + 1))
-    assert read(_Task([file.path], limits=(count + 1, count + 9))).num_rows == 0
     assert LakeSource.name() == "aviso-lake"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -15,19 +18,21 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
 from aviso_server.errors import PipelineError
 from aviso_server.lake.compact import Compactor
 from aviso_server.lake.remove import Removed, delete, wipe
+from aviso_server.lake.scan import Scan, Share
 from aviso_server.lake.table import Table, Tables
 from aviso_server.model.event_type import GenericType
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
+from aviso_server.spark import replay
 from aviso_server.spark.flight import Selection
-from aviso_server.spark.replay import ColdReplay, Scanner, Turns
+from aviso_server.spark.replay import ColdReplay, Turns
+from aviso_server.spark.tasks import run_tasks
+from tests.harness.patience import PATIENCE
 from tests.model.event_types import event_type
 from tests.spark.stored import FIRST_TIME, SECOND, never, numbered, read, rows_of, store, wanted_rows
 
@@ -72,8 +77,8 @@ def sequences(batches: Iterable[pa.RecordBatch | pa.Table]) -> list[int]:
     return [sequence for batch in batches for sequence in batch.column("sequence").to_pylist()]
 
 
-def test_everything_comes_in_order_and_in_parts(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
-    cold = ColdReplay(spark, Tables(str(archive[0])))
+def test_everything_comes_in_order_and_in_parts(archive: tuple[Path, list[int]]) -> None:
+    cold = ColdReplay(Tables(str(archive[0])))
     batches = list(cold.read(Selection(EVERYTHING, 1, ROWS), never))
     assert sequences(batches) == list(range(1, ROWS + 1))
     assert max(batch.nbytes for batch in batches) < 32 * 1024 * 1024
@@ -91,95 +96,62 @@ def test_everything_comes_in_order_and_in_parts(spark: SparkSession, archive: tu
     ],
     ids=["here and there", "a fifth", "nearly all", "a field", "none"],
 )
-@pytest.mark.parametrize("worth", [0, 10**12], ids=["picked by Spark", "by row group"])
-def test_whatever_share_a_filter_takes(
-    spark: SparkSession,
-    archive: tuple[Path, list[int]],
-    identifier: dict,
-    passes,
-    worth: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("aviso_server.spark.row_groups._WORTH_PICKING", worth)
+def test_whatever_share_a_filter_takes(archive: tuple[Path, list[int]], identifier: dict, passes) -> None:
     root, steps = archive
     wanted = KIND.compile(identifier, "replay")
-    found = sequences(ColdReplay(spark, Tables(str(root))).read(Selection(wanted, 6_789, 23_456), never))
+    found = sequences(ColdReplay(Tables(str(root))).read(Selection(wanted, 6_789, 23_456), never))
     assert found == [place for place in range(6_789, 23_457) if passes(steps[place - 1])]
 
 
-def test_everything_comes_without_a_job(
-    spark: SparkSession, archive: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("Spark was asked")
+def test_reading_needs_no_java(archive: tuple[Path, list[int]], tmp_path: Path) -> None:
+    code = f"""
+import sys
+from aviso_server.lake.table import Tables
+from aviso_server.spark.flight import Selection
+from aviso_server.spark.replay import ColdReplay
+from tests.spark.test_replay import KIND, ROWS
 
-    monkeypatch.setattr(Scanner, "rows", refuse)
-    cold = ColdReplay(spark, Tables(str(archive[0])))
-    assert sequences(cold.read(Selection(EVERYTHING, 7_000, 7_010), never)) == list(range(7_000, 7_011))
-
-
-def test_what_was_found_and_cannot_be_read_is_an_error(
-    spark: SparkSession, archive: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aviso_server.spark.row_groups._WORTH_PICKING", 0)
-    found = Scanner.rows
-
-    def forgetful(self: Scanner, *given: Any, **more: Any) -> pa.Table:
-        rows = found(self, *given, **more)
-        return rows.slice(1) if "payload" in rows.column_names else rows
-
-    monkeypatch.setattr(Scanner, "rows", forgetful)
-    cold = ColdReplay(spark, Tables(str(archive[0])))
-    with pytest.raises(PipelineError, match="were found, and not all of them could be read"):
-        list(cold.read(Selection(KIND.compile({"step": {"eq": 77}}, "replay"), 1, ROWS), never))
+wanted = Selection(KIND.compile({{"step": {{"lt": 100}}}}, "replay"), 1, ROWS)
+print(sum(batch.num_rows for batch in ColdReplay(Tables({str(archive[0])!r})).read(wanted, lambda: False)))
+"""
+    environment = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert int(done.stdout) == sum(step < 100 for step in archive[1])
 
 
-def test_warming_up_needs_no_archive(spark: SparkSession, archive: tuple[Path, list[int]], tmp_path: Path) -> None:
-    ColdReplay(spark, Tables(str(archive[0]))).warm_up()
-    ColdReplay(spark, Tables(str(tmp_path))).warm_up()
-
-
-def test_several_at_a_time_each_make_progress(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
-    cold = ColdReplay(spark, Tables(str(archive[0])))
+def test_several_at_a_time_each_make_progress(archive: tuple[Path, list[int]]) -> None:
+    cold = ColdReplay(Tables(str(archive[0])))
     together = [cold.read(Selection(EVERYTHING, 1, ROWS), never) for _ in range(4)]
     seen = [sequences([next(batches)]) for batches in together]  # all of them have begun, none has ended
     for batches, first in zip(together, seen, strict=True):
         assert first + sequences(batches) == list(range(1, ROWS + 1))
 
 
-def active_jobs(spark: SparkSession) -> int:
-    return len(spark.sparkContext.statusTracker().getActiveJobsIds())
-
-
-def test_a_client_that_leaves_stops_the_reading(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
-    cold = ColdReplay(spark, Tables(str(archive[0])))
+def test_a_client_that_leaves_stops_the_reading(archive: tuple[Path, list[int]]) -> None:
+    cold = ColdReplay(Tables(str(archive[0])))
     batches = cold.read(Selection(EVERYTHING, 1, ROWS), never)
     next(batches)
     batches.close()  # type: ignore[attr-defined]  # it is a generator
-    began = time.monotonic()
-    while active_jobs(spark):
-        assert time.monotonic() - began < 60
-        time.sleep(0.05)
     assert read(cold, EVERYTHING, 1, 3)[-1][0] == 3  # the next one is served
 
 
 def test_whoever_leaves_has_nothing_done_any_more(
-    spark: SparkSession, archive: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+    archive: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
-    rows = Scanner.rows
+    pull = Scan.pull
 
-    def on_its_way(self: Scanner, *given: Any, **more: Any) -> pa.Table:
+    def on_its_way(self: Scan, stopped: Callable[[], bool]) -> pa.Table | None:
         begun.set()
         assert cancelled.wait(60)
-        time.sleep(0.5)  # the search begins after the client has left
+        time.sleep(0.5)  # the scan begins after the client has left
         try:
-            return rows(self, *given, **more)
+            return pull(self, stopped)
         finally:
             ended.set()
 
-    monkeypatch.setattr(Scanner, "rows", on_its_way)
-    cold = ColdReplay(spark, Tables(str(archive[0])))
+    monkeypatch.setattr(Scan, "pull", on_its_way)
+    cold = ColdReplay(Tables(str(archive[0])))
     north = Selection(KIND.compile({"region": "r3"}, "replay"), 1, ROWS)
     with ThreadPoolExecutor(1) as clients:
         client = clients.submit(lambda: list(cold.read(north, cancelled.is_set)))
@@ -187,45 +159,20 @@ def test_whoever_leaves_has_nothing_done_any_more(
         cancelled.set()
         assert client.result(60) == []
         assert ended.is_set()
-    assert active_jobs(spark) == 0
 
 
-def test_a_job_can_be_stopped_by_its_tag(spark: SparkSession, tmp_path: Path) -> None:
-    small(tmp_path)
-    scanner = Scanner(spark)
-    files = Table(str(tmp_path), "floods").snapshot().files
-    ended = threading.Event()
-
-    def scan() -> None:
-        # as long as each row takes two seconds, the job takes minutes
-        slowly = f.expr("reflect('java.lang.Thread', 'sleep', 2000L) is null and sequence > 0")
-        with pytest.raises(Py4JJavaError), scanner.tagged("slow", "replay-1"):
-            scanner.rows(files, {"sequence": "long"}, slowly, ["sequence"], pages=False)
-        ended.set()
-
-    thread = threading.Thread(target=scan)
-    thread.start()
-    while not active_jobs(spark):
-        time.sleep(0.02)
-    scanner.stop("another")
-    assert not ended.wait(1)
-    scanner.stop("slow")
-    assert ended.wait(60)
-    thread.join()
-
-
-def test_a_reading_that_is_cancelled_ends(spark: SparkSession, archive: tuple[Path, list[int]]) -> None:
+def test_a_reading_that_is_cancelled_ends(archive: tuple[Path, list[int]]) -> None:
     cancelled = threading.Event()
-    batches = ColdReplay(spark, Tables(str(archive[0]))).read(Selection(EVERYTHING, 1, ROWS), cancelled.is_set)
+    batches = ColdReplay(Tables(str(archive[0]))).read(Selection(EVERYTHING, 1, ROWS), cancelled.is_set)
     next(batches)
     cancelled.set()
     assert list(batches) == []
 
 
-def test_what_is_deleted_does_not_come_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_deleted_does_not_come_back(tmp_path: Path) -> None:
     every = small(tmp_path)
     tables = Tables(str(tmp_path))
-    cold, table = ColdReplay(spark, tables), tables.of("floods")
+    cold, table = ColdReplay(tables), tables.of("floods")
     delete(table, [120, 200, 201, 300])
     wipe(table, 110)
     left = [each for each in every if each.sequence > 110 and each.sequence not in (120, 200, 201, 300)]
@@ -236,13 +183,11 @@ def test_what_is_deleted_does_not_come_back(spark: SparkSession, tmp_path: Path)
     assert read(cold, EVERYTHING) == []
 
 
-def test_a_reader_has_its_snapshot_whatever_others_commit(
-    spark: SparkSession, archive: tuple[Path, list[int]], tmp_path: Path
-) -> None:
+def test_a_reader_has_its_snapshot_whatever_others_commit(archive: tuple[Path, list[int]], tmp_path: Path) -> None:
     root, steps = archive
     shutil.copytree(root / "floods", tmp_path / "floods")
     tables = Tables(str(tmp_path))
-    cold, compactor = ColdReplay(spark, tables), Compactor(tables)
+    cold, compactor = ColdReplay(tables), Compactor(tables)
     wanted = KIND.compile({"step": {"lt": 400}}, "replay")
     expected = [place for place in range(1, ROWS + 1) if steps[place - 1] < 400]
     batches = cold.read(Selection(wanted, 1, ROWS), never)
@@ -257,10 +202,10 @@ def test_a_reader_has_its_snapshot_whatever_others_commit(
     assert sequences(cold.read(Selection(wanted, 1, ROWS), never)) == expected[:-3]
 
 
-def test_a_version_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_version_is_read_as_it_was(tmp_path: Path) -> None:
     every = small(tmp_path)
     tables = Tables(str(tmp_path))
-    cold, table = ColdReplay(spark, tables), tables.of("floods")
+    cold, table = ColdReplay(tables), tables.of("floods")
     before = table.snapshot().version
     delete(table, [120, 200])
     wipe(table, 110)
@@ -274,10 +219,10 @@ def test_a_version_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> Non
     assert cold.last_until("floods", 2**62, before) == 300
 
 
-def test_a_file_that_is_missing_is_an_error_and_not_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
     small(tmp_path)
     tables = Tables(str(tmp_path))
-    cold, files = ColdReplay(spark, tables), tables.of("floods").snapshot().files
+    cold, files = ColdReplay(tables), tables.of("floods").snapshot().files
     Path(files[1].path).unlink()
     assert len(read(cold, EVERYTHING, 1, 100)) == 100
     with pytest.raises(PipelineError):
@@ -306,37 +251,92 @@ def test_who_begins_does_not_wait_in_line() -> None:
     assert done[4:] == ["a2", "b2", "a3", "b3"]
 
 
-def test_a_file_that_cannot_be_read_is_an_error_and_not_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
     small(tmp_path)
     broken = Path(Table(str(tmp_path), "floods").snapshot().files[1].path)
     broken.write_bytes(b"PAR1 this is no Parquet file PAR1")
-    cold = ColdReplay(spark, Tables(str(tmp_path)))
+    cold = ColdReplay(Tables(str(tmp_path)))
     with pytest.raises(PipelineError, match=f"{broken.name} is not a file of the archive"):
         read(cold, EVERYTHING)
 
 
-def test_damage_that_shows_only_in_the_rows_is_an_error_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_that_shows_only_in_the_rows_is_an_error_too(tmp_path: Path) -> None:
     small(tmp_path)
     broken = Path(Table(str(tmp_path), "floods").snapshot().files[1].path)
     data = bytearray(broken.read_bytes())
     data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)
     broken.write_bytes(data)
     with pytest.raises(PipelineError, match=f"{broken.name} is not a file of the archive, or damaged"):
-        read(ColdReplay(spark, Tables(str(tmp_path))), EVERYTHING)
+        read(ColdReplay(Tables(str(tmp_path))), EVERYTHING)
 
 
-def test_a_stream_that_was_never_archived_is_empty(spark: SparkSession, tmp_path: Path) -> None:
-    cold = ColdReplay(spark, Tables(str(tmp_path)))
+def test_a_stream_that_was_never_archived_is_empty(tmp_path: Path) -> None:
+    cold = ColdReplay(Tables(str(tmp_path)))
     assert read(cold, EVERYTHING) == []
     assert (cold.first_since("floods", 0), cold.last_until("floods", 10**18)) == (1, 0)
 
 
-def test_a_file_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_without_rows(tmp_path: Path) -> None:
     kind = GenericType("thing")
     stored = [Notification(place, 10**18, kind.name, b"{}", b"null") for place in (11, 12, 15)]
     store(tmp_path, kind, [], first=1, last=10)
     store(tmp_path, kind, stored, first=11, last=20)
-    cold = ColdReplay(spark, Tables(str(tmp_path)))
+    cold = ColdReplay(Tables(str(tmp_path)))
     wanted = Filter(kind.name, kind.name, kind.name)
     assert read(cold, wanted) == wanted_rows(stored, wanted)
     assert read(cold, wanted, 12, 14) == wanted_rows(stored[1:2], wanted)
+
+
+# On a cluster ---------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_of_spark_bring_the_same(
+    spark: SparkSession, archive: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_FEW_ROWS", 10_000)
+    monkeypatch.setattr(replay, "_LOT", 2)
+    monkeypatch.setattr("aviso_server.lake.scan._FIRST_ROWS", 1_000)
+    asked: list[int] = []
+
+    def counted(session: SparkSession, work: Any, items: Sequence[Any]) -> list[Any]:
+        asked.append(len(items))
+        return run_tasks(session, work, items)
+
+    monkeypatch.setattr(replay, "run_tasks", counted)
+    root, steps = archive
+    cold = ColdReplay(Tables(str(root)), lambda: spark)
+    wanted = KIND.compile({"step": {"lt": 400}}, "replay")
+    expected = [place for place in range(5, 29_001) if steps[place - 1] < 400]
+    assert sequences(cold.read(Selection(wanted, 5, 29_000), never)) == expected
+    assert sorted(asked) == [1, 2], "the rest of the first file, and the others"
+    assert cold.count(Selection(wanted, 5, 29_000), SECOND, Removed(), never).total == len(expected)
+    asked.clear()
+    assert len(sequences(cold.read(Selection(wanted, 5, 9_000), never))) > 0
+    assert sequences(cold.read(Selection(EVERYTHING, 1, ROWS), never)) == list(range(1, ROWS + 1))
+    assert asked == [], "few rows, and everything, are read here"
+
+
+def test_tasks_end_when_nobody_waits_for_them(
+    spark: SparkSession, archive: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_FEW_ROWS", 0)
+    monkeypatch.setattr("aviso_server.lake.scan._FIRST_ROWS", 1_000)
+    monkeypatch.setattr(replay, "scan_share", sleep_long)
+    cancelled = threading.Event()
+    cold = ColdReplay(Tables(str(archive[0])), lambda: spark)
+    active = spark.sparkContext.statusTracker().getActiveJobsIds
+    wanted = Selection(KIND.compile({"region": "r3"}, "replay"), 1, ROWS)
+    with ThreadPoolExecutor(1) as clients:
+        client = clients.submit(lambda: sequences(cold.read(wanted, cancelled.is_set)))
+        began = time.monotonic()
+        while not active():
+            assert time.monotonic() - began < PATIENCE
+            time.sleep(0.02)
+        cancelled.set()
+        assert max(client.result(PATIENCE)) <= 1_000
+    assert active() == []
+
+
+def sleep_long(share: Share) -> Iterator[tuple[int, bytes]]:
+    time.sleep(60)
+    yield 0, b""

@@ -404,8 +404,6 @@ class Lake:
             raise Refused(f"its status cannot be read: {error}") from None
         self._note_errors(status)
         self.job = status.job
-        if status.job.state == "starting":
-            return  # it has not looked at the files yet
         self.statuses = status.streams
         covered = {name: Coverage(each.first, each.last) for name, each in status.streams.items() if each.last}
         self._watermarks = {name: each.gapless for name, each in status.streams.items()}

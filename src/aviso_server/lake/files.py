@@ -68,6 +68,9 @@ class DataFile(msgspec.Struct, frozen=True, order=True):
     bytes: int = 0
     modified: float = 0.0  # when it was written: seconds since 1970
     rows: int = 0
+    first_time: int | None = None  # of its rows; None if the table does not say it
+    last_time: int | None = None
+    whole: frozenset[str] = frozenset()  # columns of which the table says that they have no nulls
 
     @property
     def name(self) -> str:

@@ -23,15 +23,17 @@ from typing import Literal
 from urllib.parse import quote, unquote
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType, StructType
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from aviso_server.errors import PipelineError
-from aviso_server.lake.files import Covered, DataFile, NewFile, covered_by, discard
+from aviso_server.lake.files import ROW_GROUP_ROWS, Covered, DataFile, NewFile, covered_by, discard
 from aviso_server.lake.ranges import Range, clipped, without_ranges
 from aviso_server.lake.schema import BBOX_KIND, CORNERS
 from aviso_server.lake.storage import LOCAL, Storage, joined
@@ -46,6 +48,10 @@ _CONFIGURATION = {
     "delta.checkpointInterval": "50",
     "delta.deletedFileRetentionDuration": f"interval {KEEP_HOURS} hours",
     "delta.logRetentionDuration": "interval 7 days",
+}
+_QUERYING = {
+    "datafusion.execution.target_partitions": "1",  # whoever asks reads several parts at a time, each in order
+    "datafusion.execution.batch_size": str(ROW_GROUP_ROWS),
 }
 _NEEDED = {"sequence": "long", "time_ns": "long", "topic": "string", "identifier": "string", "payload": "string"}
 # Features that change neither what a file holds nor what a writer has to do. With others, such as deletion vectors, we
@@ -211,6 +217,12 @@ class Table:
                 self._held.subtract(snapshot.names)
                 self._held = +self._held
 
+    def query(self, version: int) -> QueryBuilder:
+        """Return what answers SQL about the table `notifications`: a version of this one, which has to be held."""
+        with self._lock, self._clearly():
+            delta = self._delta if self._delta is not None and self._delta.version() == version else self._open(version)
+            return QueryBuilder(_QUERYING).register("notifications", delta)
+
     def covered(self, file: DataFile) -> Covered:
         """What a file's footer says; of a file that others have written, that it has all rows."""
         with self._lock:
@@ -303,16 +315,21 @@ class Table:
 
     def _read(self, delta: DeltaTable) -> Snapshot:
         found = pa.table(delta.get_add_actions(flatten=True))
-        rows = found.select(
-            [name for name in (*_FACTS, "min.sequence", "max.sequence") if name in found.column_names]
-        ).to_pylist()
-        files = []
-        for row in rows:
-            path = joined(self.folder, unquote(row["path"]))
-            first, last, count = row.get("min.sequence"), row.get("max.sequence"), row["num_records"]
-            files.append(
-                DataFile(first or 0, last or 0, path, row["size_bytes"], row["modification_time"] / 1000, count or 0)
+        rows = found.select([name for name in _FACTS if name in found.column_names]).to_pylist()
+        files = [
+            DataFile(
+                first=row.get("min.sequence") or 0,
+                last=row.get("max.sequence") or 0,
+                path=joined(self.folder, unquote(row["path"])),
+                bytes=row["size_bytes"],
+                modified=row["modification_time"] / 1000,
+                rows=1 if row["num_records"] is None else row["num_records"],  # not said: there may be some
+                first_time=row.get("min.time_ns"),
+                last_time=row.get("max.time_ns"),
+                whole=whole,
             )
+            for row, whole in zip(rows, _whole(found), strict=True)
+        ]
         columns = {field.name: _kind(field.type) for field in delta.schema().fields}
         protocol = delta.protocol()
         strange = _strange(protocol.min_reader_version, protocol.reader_features, "reader")
@@ -418,7 +435,27 @@ class Table:
             raise PipelineError(f"the table of stream '{self.stream}' cannot be used: {words}") from None
 
 
-_FACTS = ("path", "size_bytes", "modification_time", "num_records")
+_FACTS = (
+    *("path", "size_bytes", "modification_time", "num_records"),
+    *("min.sequence", "max.sequence", "min.time_ns", "max.time_ns"),
+)
+_NULLS = "null_count."
+
+
+def _whole(actions: pa.Table) -> list[frozenset[str]]:
+    """Return the columns without nulls of each file, as far as its statistics say; files that look alike share them."""
+    names = [name for name in actions.column_names if name.startswith(_NULLS)]
+    flags = [pc.fill_null(pc.equal(actions.column(name), 0), False).to_numpy() for name in names]
+    rows = np.packbits(np.array(flags, np.bool_).reshape(len(names), actions.num_rows), axis=0)
+    known: dict[bytes, frozenset[str]] = {}
+    found = []
+    for place, key in enumerate(row.tobytes() for row in np.ascontiguousarray(rows.T)):
+        if key not in known:
+            known[key] = frozenset(
+                name.removeprefix(_NULLS) for name, each in zip(names, flags, strict=True) if each[place]
+            )
+        found.append(known[key])
+    return found
 
 
 def _fields(columns: Mapping[str, str]) -> list[Field]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from aviso_server.model.notification import Box, Notification, Run
 from aviso_server.model.shapes import cells_of
@@ -69,5 +70,9 @@ class Tally:
     def _place(self, boxes: Iterable[Box | None]) -> None:
         known = [box for box in boxes if box is not None]
         if known:
-            cells = cells_of(np.array(known, dtype=np.float64))
-            self.cells.update(zip(*cells.T.tolist(), strict=True))
+            self.place(np.array(known, dtype=np.float64))
+
+    def place(self, boxes: npt.NDArray[np.float64]) -> None:
+        """Count boxes by the cell of their middle; rows are in the order of `Box`."""
+        cells, counts = np.unique(cells_of(boxes), axis=0, return_counts=True)
+        self.cells.update(dict(zip(map(tuple, cells.tolist()), counts.tolist(), strict=True)))

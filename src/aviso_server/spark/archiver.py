@@ -301,9 +301,14 @@ class Archiver:
             self._lockfile.release()
             self._lockfile = None
 
-    def open(self) -> SparkSession:
-        """Start Spark and look at the archive; PipelineError if there is no Java for it, SparkFailed if it broke."""
+    def look(self) -> None:
+        """Look at the archive, so that it can be read; PipelineError if it is of the format before."""
         refuse_previous(self.status.root, self.status.storage)
+        self.status.read()
+
+    def open(self) -> SparkSession:
+        """Look at the archive and start Spark; PipelineError if there is no Java for it, SparkFailed if it broke."""
+        self.look()
         self.status.state = "starting"
         folder = self._work / "spark"
         shutil.rmtree(folder / "tmp", ignore_errors=True)
@@ -314,7 +319,6 @@ class Archiver:
             raise
         except Exception as error:  # Spark has many ways to say that Java is gone
             raise SparkFailed(f"Spark does not start: {reason(error)} (see {folder / 'java.log'})") from None
-        self.status.read()
         self._session = session
         self._ready.set()
         return session
@@ -340,14 +344,17 @@ class Archiver:
         return process is None or process.poll() is None
 
     def cold(self) -> ColdReplay:
-        """Return the reader of the archive; waits for Spark."""
-        self._ready.wait()
+        """Return the reader of the archive."""
         with self._making:
             if self._reader is None:
                 from aviso_server.spark.replay import ColdReplay
 
-                self._reader = ColdReplay(self.session, self.status.tables)
+                self._reader = ColdReplay(self.status.tables, self._cluster)
             return self._reader
+
+    def _cluster(self) -> SparkSession | None:
+        """Return Spark if it has other cores than this process, once it is open."""
+        return None if self._master.startswith("local") else self._session
 
     def run(
         self,

@@ -89,9 +89,6 @@ class ArchiveReader(Protocol):
     def last_until(self, stream: str, time_ns: int, version: int | None = None) -> int:
         """Return the highest archived sequence stored at or before a time; one before the first if there is none."""
 
-    def warm_up(self) -> None:
-        """Get ready for the first replay."""
-
     def close(self) -> None:
         """Release everything."""
 

@@ -62,14 +62,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _end(2, "AVISO_FLIGHT_TOKEN is not set: callers must know it")
     archiver = Archiver(given.path, given.work, given.spark)
     archiver.status.state = "starting"
-    server = FlightServer(flight_token, archiver.status, archiver.cold, partial(run_job, archiver.wait_for_session))
-    _write(given.ready_file, {"port": server.port, "pid": os.getpid(), "token": flight_token})
     archive_token = os.environ.pop("AVISO_ARCHIVE_TOKEN", None)
     settings = ArchiveSettings(url=given.url, interval=given.interval, token=archive_token)
     try:
         refuse_unusable(given.path)
+        archiver.look()
+        # What is archived can be read before Spark is there.
+        server = FlightServer(flight_token, archiver.status, archiver.cold, partial(run_job, archiver.wait_for_session))
+        _write(given.ready_file, {"port": server.port, "pid": os.getpid(), "token": flight_token})
         session, stop = archiver.open(), threading.Event()
-        threading.Thread(target=_warm_up, args=(archiver,), name="warm-up", daemon=True).start()
         if given.insight_interval is not None:
             keep_insight(session, archiver.status, settings, given.work, given.insight_interval, stop)
         if given.lateness:
@@ -87,13 +88,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         logger.exception("the pipeline broke down")
         _end(BROKEN, reason(error))
     _end(0)
-
-
-def _warm_up(archiver: Archiver) -> None:
-    try:
-        archiver.cold().warm_up()
-    except Exception as error:  # whoever needs what is wrong is told then
-        logger.debug("the warm-up failed: %s", error)
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:

@@ -1,66 +1,52 @@
-"""Cold replay: archived notifications in order, searched by Spark, fetched as Arrow, counted by Spark.
+"""Cold replay: archived notifications in order, for several clients at a time.
 
-Spark searches groups of files: it reads the columns of the filter only, and sequences come back. What was found is
-fetched by this process, a row group at a time, because all of it goes through here anyhow; only where few notifications
-are wanted out of many row groups, Spark picks them out of single pages. So a session of any kind does the same work.
+This process scans the tables itself, before Spark is there and without it. Where Spark has other cores than this
+process, on a cluster or a Connect server, its tasks scan what a filter has to look for among very many rows, by the
+same code.
 """
 
 from __future__ import annotations
 
-import heapq
+import os
 import queue
-import re
-import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import reduce
+from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
-from aviso_server.errors import AvisoError, PipelineError
-from aviso_server.lake.files import DataFile
+from aviso_server.errors import PipelineError
+from aviso_server.lake import scan
+from aviso_server.lake.condition import WIDE
 from aviso_server.lake.remove import Removed
-from aviso_server.lake.table import Tables
+from aviso_server.lake.scan import Scan, Share, scan_share, windows
+from aviso_server.lake.table import Snapshot, Tables
 from aviso_server.model.batch import BOX
-from aviso_server.model.filter import Filter
 from aviso_server.model.histogram import Tally
-from aviso_server.model.shapes import LAST_LAT, LAST_LON
-from aviso_server.spark import row_groups
-from aviso_server.spark.filter_columns import DOUBT, Condition, compile_filter, exact, settle
 from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, Selection
-from aviso_server.spark.lake_files import read_files
-from aviso_server.spark.row_groups import WIDE, Budget, Footers, Found, Group, Part, Sight, next_group, parts
-from aviso_server.spark.session import arrow_function
+from aviso_server.spark.session import reason
+from aviso_server.spark.tasks import run_tasks
 
-__all__ = ["ColdReplay", "Scanner", "Turns"]
+__all__ = ["ColdReplay", "Turns"]
 
 _BATCH_ROWS = 8192
 _GLANCE = 0.05  # seconds between two looks whether anybody still waits
 _MOST_READINGS = 32
-_MOST_JOBS = 16  # where nobody can say how many tasks run at the same time
-_SHAPE_BYTES = 64 * 1024 * 1024
-_FIRST_SEARCH = Budget(rows=50_000, shape_bytes=_SHAPE_BYTES, files=8)
-_SEARCH = Budget(rows=5_000_000, shape_bytes=_SHAPE_BYTES, files=512)
-"""What is searched at once: little at first, so that the first notification comes soon; then much, because each search
-costs something by itself. Shapes come back with their sequences, so that they are bounded too."""
-_READ = Budget(rows=1_000_000, shape_bytes=sys.maxsize, files=8)
-"""What is planned at once where nothing has to be searched."""
-_AT_ONCE = 3  # fetches: while one is sent, the next ones are read
-_FIRST_TURNS = 2  # pieces of work: to search and to fetch, so that the first notification comes soon
-_WARM_UPS = 3  # searches after which Java has loaded, and Spark generated, what searches need
-
-_TYPES = {name: "long" if name in ("sequence", "time_ns") else "string" for name in WIDE}
+_AT_ONCE = (os.cpu_count() or 1) + 1  # scans: while the first of them is sent, the next ones are read
+_FIRST_TURNS = 2  # pieces of work, so that the first notification comes soon
 _BOX = tuple(column.name for column in BOX)
+
+_FEW_ROWS = 20_000_000
+"""Rows that this process scans in about the time that a Spark job takes to get going: more are worth one."""
+_LOT = 32  # windows for one job: what they find is held until it is sent
 
 Result = TypeVar("Result")
 
@@ -68,14 +54,13 @@ Result = TypeVar("Result")
 class ColdReplay:
     """Reads an archive, for several clients at a time. Safe for threads."""
 
-    def __init__(self, session: SparkSession, tables: Tables) -> None:
+    def __init__(self, tables: Tables, cluster: Callable[[], SparkSession | None] = lambda: None) -> None:
+        """Read these tables; `cluster` returns Spark where it has cores of its own, once it is there."""
         self._tables = tables
-        self._footers = Footers(lambda file: tables.storage.open(file.path))
-        self._scanner = Scanner(session)
-        self._pools = _Pools()
+        self._cluster = cluster
         self._reading = ThreadPoolExecutor(_MOST_READINGS, "cold-replay")
-        # Who goes on waits in line. Spark would give cores to whoever has none, and among several always to the same.
-        self._working = ThreadPoolExecutor((self._scanner.cores or _MOST_JOBS) + 1, "cold-job")
+        # Who goes on waits in line, so that all have the same share.
+        self._working = ThreadPoolExecutor(_AT_ONCE, "cold-scan")
         self._beginning = ThreadPoolExecutor(_MOST_READINGS, "cold-start")
 
     def read(self, selection: Selection, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
@@ -86,8 +71,8 @@ class ColdReplay:
         out silently.
         """
         ready: queue.Queue[pa.Table | None] = queue.Queue(1)
-        with self._begun(selection) as work:
-            done = self._reading.submit(_fill, _Reading(work), ready, work.stopped)
+        with self._begun(selection, WIDE) as work:
+            done = self._reading.submit(_fill, work, ready)
             try:
                 while not cancelled():
                     with suppress(queue.Empty):
@@ -102,10 +87,10 @@ class ColdReplay:
     def count(self, selection: Selection, unit: int, hidden: Removed, cancelled: Cancelled) -> Tally:
         """Count what `read` would bring without what is hidden, by place and by interval of `unit` nanoseconds.
 
-        Counted by Spark, which is stopped when `cancelled` says so. PipelineError if something cannot be read.
+        Stopped when `cancelled` says so. PipelineError if something cannot be read.
         """
-        with self._begun(selection) as work:
-            done = self._reading.submit(_Counting(work, unit, hidden).tally)
+        with self._begun(selection, ("sequence", "time_ns", *_BOX)) as work:
+            done = self._reading.submit(_tally, work, unit, hidden)
             while not done.done() and not cancelled():
                 wait([done], timeout=_GLANCE)
             if done.done():
@@ -114,67 +99,39 @@ class ColdReplay:
         raise PipelineError("nobody waits for the count any more")
 
     @contextmanager
-    def _begun(self, selection: Selection) -> Iterator[_Work]:
+    def _begun(self, selection: Selection, columns: Sequence[str]) -> Iterator[_Work]:
         """Hold the snapshot of the table that a selection is read from; PipelineError if it does not have all of it."""
-        with self._pools.taken() as pool, self._tables.of(selection.wanted.stream).held(selection.version) as snapshot:
-            start = max(1, selection.start)
-            snapshot.check_covered(selection.wanted.stream, start, selection.end)
+        table = self._tables.of(selection.wanted.stream)
+        with table.held(selection.version) as snapshot:
+            snapshot.check_covered(selection.wanted.stream, max(1, selection.start), selection.end)
             turns = Turns(self._beginning, self._working)
-            yield _Work(
-                selection.wanted, start, selection.end, snapshot.files, self._footers, self._scanner, turns, pool
+            there = [name for name in columns if name not in _BOX or snapshot.columns.get(name) in ("float", "double")]
+            rows = sum(
+                each.rows for each in snapshot.files if selection.start <= each.last and each.first <= selection.end
             )
+            session = self._cluster() if rows > _FEW_ROWS and not selection.wanted.is_open else None
+            yield _Work(self._tables, snapshot, selection, there, turns, session)
 
     def first_since(self, stream: str, time_ns: int, version: int | None = None) -> int:
         """Return the lowest archived sequence stored at or after a time; one beyond the last if there is none."""
-        with self._tables.of(stream).held(version) as snapshot:
-            return row_groups.first_since(snapshot.files, self._footers, time_ns)
+        table = self._tables.of(stream)
+        with table.held(version) as snapshot:
+            return scan.first_since(table, snapshot, time_ns)
 
     def last_until(self, stream: str, time_ns: int, version: int | None = None) -> int:
         """Return the highest archived sequence stored at or before a time; one before the first if there is none."""
-        with self._tables.of(stream).held(version) as snapshot:
-            return row_groups.last_until(snapshot.files, self._footers, time_ns)
+        table = self._tables.of(stream)
+        with table.held(version) as snapshot:
+            return scan.last_until(table, snapshot, time_ns)
 
     def last(self, stream: str) -> int:
         """Return the newest archived sequence of a stream, 0 if there is none."""
         return self._tables.of(stream).snapshot().watermark
 
-    def warm_up(self) -> None:
-        """Search a file of the archive a few times, so that the first replay does not wait for Java to get ready."""
-        for stream in self._tables.streams():
-            with self._tables.of(stream).held() as snapshot:
-                if snapshot.files:
-                    nothing = (f.col("topic") == "") & (f.col("sequence") < 0)
-                    for _ in range(_WARM_UPS):
-                        self._scanner.rows(snapshot.files[:1], _TYPES, nothing, ["sequence"], pages=False)
-                    return
-
     def close(self) -> None:
         """Release the threads."""
         for executor in (self._reading, self._working, self._beginning):
             executor.shutdown(wait=False, cancel_futures=True)
-
-
-class _Pools:
-    """Names of Spark's pools. They are used again, because Spark forgets none."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[int] = []
-        self._made = 0
-
-    @contextmanager
-    def taken(self) -> Iterator[str]:
-        """A pool that nobody else has."""
-        with self._lock:
-            if not self._free:
-                self._made += 1
-                heapq.heappush(self._free, self._made)
-            number = heapq.heappop(self._free)
-        try:
-            yield f"replay-{number}"
-        finally:
-            with self._lock:
-                heapq.heappush(self._free, number)
 
 
 class Turns:
@@ -197,45 +154,105 @@ class Turns:
 
 
 class _Work:
-    """What reading and counting have in common: a part of a snapshot, and that it can be stopped."""
+    """A part of a snapshot that is being read."""
 
     def __init__(
         self,
-        wanted: Filter,
-        start: int,
-        end: int,
-        files: Sequence[DataFile],
-        footers: Footers,
-        scanner: Scanner,
+        tables: Tables,
+        snapshot: Snapshot,
+        selection: Selection,
+        columns: Sequence[str],
         turns: Turns,
-        pool: str,
+        cluster: SparkSession | None,
     ) -> None:
-        self.wanted = wanted
-        self.start = start
-        self.end = end
-        self.footers = footers
-        self.scanner = scanner
-        self.turns = turns
-        self.stopped = threading.Event()
-        self._files = files
+        self._root = tables.root
+        self._table = tables.of(selection.wanted.stream)
+        self._snapshot = snapshot
+        self._selection = selection
+        self._columns = tuple(columns)
+        self._turns = turns
+        self._cluster = cluster
         self._tag = f"cold-{uuid.uuid4().hex}"
-        self._pool = pool
+        self.stopped = threading.Event()
 
-    def next_group(self, position: int, budget: Budget) -> Group | None:
-        """Return what to read next from a sequence on."""
-        return next_group(self._files, self.footers, self.wanted, position, self.end, budget)
-
-    def tagged(self) -> AbstractContextManager[None]:
-        """Whatever this thread has Spark do within is stopped with the rest."""
-        return self.scanner.tagged(self._tag, self._pool)
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield what is wanted, in order; ends early when stopped. PipelineError if it cannot be read."""
+        ahead: deque[tuple[Scan | _Lot, Future[pa.Table | None]]] = deque()
+        scans, most = self._scans(), 1  # the first alone, before anything else takes the cores
+        while not self.stopped.is_set():
+            while len(ahead) < most and (each := next(scans, None)) is not None:
+                ahead.append((each, self._pull(each)))
+            if not ahead:
+                return
+            first, pulled = ahead[0]
+            table, most = pulled.result(), _AT_ONCE
+            if table is None:
+                ahead.popleft()
+            else:
+                ahead[0] = first, self._pull(first)
+                yield table
 
     def stop(self, done: Future[Any]) -> None:
         """Stop it, and return when nothing of it is done any more: neither by `done`, nor in line, nor by Spark."""
         self.stopped.set()
-        while running := [*_running([done]), *_running(self.turns.taken)]:  # `done` first: it may take more turns
-            with suppress(Exception):  # without Java it ends by itself
-                self.scanner.stop(self._tag)  # more than once: another job may have been on its way
+        while running := [*_running([done]), *_running(self._turns.taken)]:  # `done` first: it may take more turns
+            if self._cluster is not None:
+                with suppress(Exception):  # without Java it ends by itself
+                    context = _context(self._cluster)
+                    stop = self._cluster.interruptTag if context is None else context.cancelJobsWithTag
+                    stop(self._tag)  # more than once: another job may have been on its way
             wait(running, timeout=_GLANCE)
+
+    def _scans(self) -> Iterator[Scan | _Lot]:
+        version, wanted = self._snapshot.version, self._selection.wanted
+        found = windows(self._snapshot, wanted, max(1, self._selection.start), self._selection.end)
+        here = found if self._cluster is None else islice(found, 1)
+        query = None
+        for each in here:
+            query = query or self._table.query(version)
+            yield Scan(self._table.storage, query, wanted, each, self._columns)
+        while self._cluster is not None and (lot := list(islice(found, _LOT))):
+            shares = [Share(self._root, wanted.stream, version, wanted, each, self._columns) for each in lot]
+            yield _Lot(self._cluster, self._tag, shares)
+
+    def _pull(self, each: Scan | _Lot) -> Future[pa.Table | None]:
+        return self._turns.submit(each.pull, self.stopped.is_set)
+
+
+class _Lot:
+    """Windows that tasks of Spark scan, in one job; read like one scan."""
+
+    def __init__(self, session: SparkSession, tag: str, shares: Sequence[Share]) -> None:
+        self._session = session
+        self._tag = tag
+        self._shares = shares
+        self._found: Iterator[pa.Table] | None = None
+
+    def pull(self, stopped: Callable[[], bool]) -> pa.Table | None:
+        """Return more of it, None after the last; PipelineError if it cannot be read."""
+        if self._found is None:
+            self._found = self._run(stopped)
+        return next(self._found, None)
+
+    def _run(self, stopped: Callable[[], bool]) -> Iterator[pa.Table]:
+        context = _context(self._session)
+        begin = self._session.addTag if context is None else context.addJobTag
+        end = self._session.removeTag if context is None else context.removeJobTag
+        begin(self._tag)
+        try:
+            found = {} if stopped() else dict(run_tasks(self._session, scan_share, self._shares))
+        except Exception as error:
+            if stopped():
+                return
+            raise PipelineError(reason(error)) from None
+        finally:
+            end(self._tag)
+        yield from (pa.ipc.open_stream(found[each]).read_all() for each in sorted(found))
+
+
+def _context(session: SparkSession) -> SparkContext | None:
+    """Return what knows the jobs of a session; a client of Spark Connect has none."""
+    return session.sparkContext if hasattr(session, "_jsparkSession") else None
 
 
 def _running(futures: Sequence[Future[Any]]) -> list[Future[Any]]:
@@ -243,13 +260,13 @@ def _running(futures: Sequence[Future[Any]]) -> list[Future[Any]]:
     return [each for each in futures if not each.cancel() and not each.done()]
 
 
-def _fill(reading: _Reading, ready: queue.Queue[pa.Table | None], stopped: threading.Event) -> None:
+def _fill(work: _Work, ready: queue.Queue[pa.Table | None]) -> None:
     try:
-        for table in reading.tables():
-            if not _put(ready, table, stopped):
+        for table in work.tables():
+            if not _put(ready, table, work.stopped):
                 return
     finally:
-        _put(ready, None, stopped)
+        _put(ready, None, work.stopped)
 
 
 def _put(ready: queue.Queue[pa.Table | None], table: pa.Table | None, stopped: threading.Event) -> bool:
@@ -268,364 +285,13 @@ def _batches(table: pa.Table, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-class _Conditions(dict[Sight, Condition]):
-    """A filter as columns, for each way that it sees files."""
-
-    def __init__(self, wanted: Filter) -> None:
-        super().__init__()
-        self._wanted = wanted
-
-    def __missing__(self, sight: Sight) -> Condition:
-        self[sight] = condition = compile_filter(self._wanted, sight)
-        return condition
-
-
-class _Reading:
-    """Reads what a filter wants of a stream, from one sequence to another."""
-
-    def __init__(self, work: _Work) -> None:
-        self._work = work
-        self._wanted = work.wanted
-        self._stopped = work.stopped
-        self._conditions = _Conditions(work.wanted)
-
-    def tables(self) -> Iterator[pa.Table]:
-        """Yield the notifications in order; ends early when stopped. PipelineError if they cannot be read."""
-        try:
-            yield from (table for table in self._fetched() if table.num_rows)
-        except AvisoError:
-            if not self._stopped.is_set():
-                raise
-        except Exception as error:
-            if not self._stopped.is_set():
-                raise _reason(error) from error
-
-    def _fetched(self) -> Iterator[pa.Table]:
-        fetches: deque[Future[pa.Table]] = deque()
-        for group, found in self._searched():
-            for part in parts(group, found):
-                if self._stopped.is_set():
-                    return
-                fetches.append(self._work.turns.submit(self._fetch, part, group.sight))
-                while len(fetches) == _AT_ONCE:
-                    yield fetches.popleft().result()
-            while fetches:  # before the next search is waited for
-                yield fetches.popleft().result()
-
-    def _searched(self) -> Iterator[tuple[Group, Found | None]]:
-        """Yield groups of files in order, with what was found in them; the next one is searched meanwhile."""
-        if self._wanted.is_open:
-            group = self._work.next_group(self._work.start, _READ)
-            while group is not None:
-                yield group, None
-                group = self._work.next_group(group.last + 1, _READ)
-            return
-        group = self._work.next_group(self._work.start, _FIRST_SEARCH)
-        if group is None:
-            return
-        yield group, self._work.turns.submit(self._search, group).result()  # before anything else takes the cores
-        ahead = self._begin(group.last + 1)
-        while ahead is not None:
-            group, search = ahead
-            found = search.result()
-            ahead = self._begin(group.last + 1)
-            yield group, found
-
-    def _begin(self, position: int) -> tuple[Group, Future[Found]] | None:
-        group = self._work.next_group(position, _SEARCH)
-        return None if group is None else (group, self._work.turns.submit(self._search, group))
-
-    def _search(self, group: Group) -> Found:
-        """Return the sequences of what is wanted, or may be."""
-        if not group.files:
-            return Found(np.array([], np.int64), np.array([], np.bool_))
-        condition = self._conditions[group.sight]
-        select: list[str | Column] = ["sequence", *condition.judging]
-        if condition.doubt is not None:
-            select.append(condition.doubt.alias(DOUBT))
-        columns = {**condition.reads, **condition.judging, "sequence": "long"}
-        with self._work.tagged():
-            rows = self._work.scanner.rows(group.files, columns, condition.column, select, pages=False)
-        return settle(self._wanted, group.sight, _between(rows, group.first, group.last))
-
-    def _fetch(self, part: Part, sight: Sight) -> pa.Table:
-        """Return the notifications of a part of a group."""
-        if part.found is None:
-            return _between(self._work.footers.read(part.row_groups[0]), *part.limits)
-        rows = self._pick(part) if part.picked else self._work.footers.read(part.row_groups[0])
-        wanted, there = part.found.sequences, rows.column("sequence").to_numpy()
-        places = np.searchsorted(there, wanted)
-        if not len(there) or not np.array_equal(there[np.minimum(places, len(there) - 1)], wanted):
-            raise PipelineError(f"sequences {wanted[0]} to {wanted[-1]} were found, and not all of them could be read")
-        rows = rows if len(there) == len(wanted) else rows.take(places)
-        return exact(self._wanted, self._conditions[sight], part.found, rows)
-
-    def _pick(self, part: Part) -> pa.Table:
-        """Return few notifications of many row groups."""
-        assert part.found is not None
-        picked = part.found.sequences.tolist()
-        files = tuple(dict.fromkeys(each.file for each in part.row_groups))
-        chosen = f.expr(f"sequence in ({','.join(map(str, picked))})")
-        with self._work.tagged():
-            return self._work.scanner.rows(files, _TYPES, chosen, WIDE, True, picked, (picked[0], picked[-1]))
-
-
-def _between(table: pa.Table, first: int, last: int) -> pa.Table:
-    """Return the rows of an ordered table with these sequences."""
-    sequences = table.column("sequence").to_numpy()
-    start, end = np.searchsorted(sequences, first), np.searchsorted(sequences, last, "right")
-    return table.slice(start, end - start)
-
-
-# Counting
-
-_WHOLE = Budget(rows=sys.maxsize, shape_bytes=sys.maxsize)
-"""Files that look the same are counted in one job, however many: nothing but sums is held."""
-
-_BY_TIME, _BY_CELL, _IN_DOUBT = 0, 1, 2
-"""Kinds of sums: of an interval of time, of a cell of the map (latitude and longitude), or of rows in doubt."""
-
-
-class _Counting:
-    """Counts what a filter wants of a stream, from one sequence to another."""
-
-    def __init__(self, work: _Work, unit: int, hidden: Removed) -> None:
-        self._work = work
-        self._wanted = work.wanted
-        self._unit = unit
-        self._hidden = hidden  # that the table still has
-        self._stopped = work.stopped
-
-    def tally(self) -> Tally:
-        """Return the counts; of a part only when it is stopped. PipelineError if something cannot be read."""
-        tally, position = Tally(self._unit), max(self._work.start, self._hidden.wiped_through + 1)
-        while position <= self._work.end and not self._stopped.is_set():
-            try:
-                group = self._work.next_group(position, _WHOLE)
-                if group is None:
-                    break
-                if group.files:
-                    with self._work.tagged():
-                        tally.merge(self._count(group))
-            except AvisoError:
-                raise
-            except Exception as error:
-                if self._stopped.is_set():
-                    break
-                raise _reason(error) from error
-            position = group.last + 1
-        return tally
-
-    def _count(self, group: Group) -> Tally:
-        condition = compile_filter(self._wanted, group.sight)
-        odd = [f.col("identifier").rlike(each) for each in condition.odd]
-        doubts = [*odd, *([] if condition.doubt is None else [condition.doubt])]
-        doubt = reduce(lambda one, other: one | other, doubts) if doubts else None
-        tests = [f.expr(f"sequence between {group.first} and {group.last}")]
-        if gone := self._hidden.within(group.first, group.last):
-            tests.append(~f.expr(f"sequence in ({','.join(map(str, sorted(gone)))})"))
-        tests += [] if condition.column is None else [condition.column]
-        tests += [f.contains(f.col("identifier"), f.lit(member)) for member in condition.members]
-        if self._wanted.area is not None:
-            return self._summed(group, self._judged(group, condition, tests))[0]
-        tally, doubtful = self._summed(group, self._plain(group, condition, tests, doubt), doubt)
-        if doubtful:
-            in_doubt = [*tests, _or_null(doubt)]
-            tally.merge(self._summed(group, self._judged(group, condition, in_doubt))[0])
-        return tally
-
-    def _plain(self, group: Group, condition: Condition, tests: list[Column], doubt: Column | None) -> DataFrame:
-        """Return the rows that Spark lets through."""
-        columns = {"sequence": "long", "time_ns": "long", **condition.reads, **self._boxes(group)}
-        if condition.members or doubt is not None:
-            columns["identifier"] = "string"
-        return self._work.scanner.frame(group.files, columns, _all(tests))
-
-    def _judged(self, group: Group, condition: Condition, tests: list[Column]) -> DataFrame:
-        """Return the rows among them that the filter itself lets through; it decides where Spark's workers are."""
-        columns = {**_TYPES, **condition.judging, **condition.reads, **self._boxes(group)}
-        looked_at: list[str | Column] = [*dict.fromkeys([*WIDE, *condition.judging])]
-        if condition.doubt is not None:
-            looked_at.append(condition.doubt.alias(DOUBT))
-        bare = msgspec.structs.replace(condition, column=None, doubt=None)  # columns cannot travel
-        judging = _verdict(self._wanted, group.sight, bare)
-        verdict = arrow_function(judging, "boolean")
-        return self._work.scanner.frame(group.files, columns, _all(tests)).where(verdict(f.struct(*looked_at)))
-
-    def _summed(self, group: Group, rows: DataFrame, doubt: Column | None = None) -> tuple[Tally, int]:
-        """Return the sums of rows that leave no doubt, and how many do."""
-        sums = [_sum(_BY_TIME, f.expr(f"time_ns div {self._unit}"), f.lit(0))]
-        if self._boxes(group):
-            south, west, north, east = (f.col(name).cast("double") for name in _BOX)
-            sums.append(_sum(_BY_CELL, _middle(south, north, LAST_LAT), _middle(west, east, LAST_LON)))
-        entries = f.array(*sums)
-        if doubt is not None:
-            entries = f.when(_or_null(doubt), f.array(_sum(_IN_DOUBT, f.lit(0), f.lit(0)))).otherwise(entries)
-        summed = rows.select(f.inline(entries)).groupBy("kind", "one", "other").agg(f.count(f.lit(1)).alias("many"))
-        tally, doubtful = Tally(self._unit), 0
-        for row in summed.toArrow().to_pylist():
-            if row["kind"] == _BY_TIME:
-                tally.times[row["one"]] += row["many"]
-            elif row["kind"] == _IN_DOUBT:
-                doubtful = row["many"]
-            elif row["one"] is not None:
-                tally.cells[row["one"], row["other"]] += row["many"]
-        return tally, doubtful
-
-    def _boxes(self, group: Group) -> dict[str, str]:
-        """Return the columns with the boxes, and their type; none if no file of the group has them."""
-        kinds = {self._work.footers.facts(file).types.get(_BOX[0]) for file in group.files} - {None}
-        if not kinds or not kinds <= {"float", "double"}:
-            return {}
-        return dict.fromkeys(_BOX, "float" if kinds == {"float"} else "double")
-
-
-def _verdict(wanted: Filter, sight: Sight, condition: Condition) -> Callable[[pa.Array], pa.Array]:
-    """Make what runs in a worker of Spark: it says which rows the filter wants."""
-
-    def verdict(rows: pa.Array) -> pa.Array:
-        table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
-        sequences = table.column("sequence").to_numpy()
-        found = settle(wanted, sight, table)
-        passed = exact(wanted, condition, found, table.filter(pa.array(np.isin(sequences, found.sequences))))
-        return pa.array(np.isin(sequences, passed.column("sequence").to_numpy()))
-
-    return verdict
-
-
-def _sum(kind: int, one: Column, other: Column) -> Column:
-    return f.struct(f.lit(kind).alias("kind"), one.cast("long").alias("one"), other.cast("long").alias("other"))
-
-
-def _middle(low: Column, high: Column, last: int) -> Column:
-    """Return the whole degree below the middle; null if there is no box, which `least` alone would pass over."""
-    return f.when(low.isNotNull(), f.least(f.floor((low + high) / 2), f.lit(last).cast("long")))
-
-
-def _or_null(doubt: Column | None) -> Column:
-    """What is not known is in doubt too."""
-    return f.lit(True) if doubt is None else f.coalesce(doubt, f.lit(True))
-
-
-def _all(tests: list[Column]) -> Column:
-    return reduce(lambda one, other: one & other, tests)
-
-
-# Jobs
-
-_SETTINGS = {
-    # Plans are small and known: nothing is learned on the way.
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.caseSensitive": "true",
-    # As many parts as there are cores, however many files.
-    "spark.sql.files.maxPartitionBytes": "1g",
-    "spark.sql.files.openCostInBytes": "0",
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-    # Sequences to pick out: a set for Spark, so that its generated code is always the same, and single values for the
-    # statistics of pages.
-    "spark.sql.optimizer.inSetConversionThreshold": "0",
-    "spark.sql.optimizer.inSetSwitchThreshold": "0",
-    "spark.sql.parquet.pushdown.inFilterThreshold": "100000",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # What is counted is little by the time that it is put together.
-    "spark.sql.shuffle.partitions": "4",
-}
-_NEVER = {"parquet.filter.dictionary.enabled": "false"}  # to read dictionaries in advance costs more than it saves
-_PAGES = "parquet.filter.columnindex.enabled"
-_SPARK_TYPES = {"long": "bigint"}
-_FILE = re.compile(r"(?:reading file|Could not read footer for file:?) ['\"]?(\S+\.parquet)")
-_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
-_MESSAGE = re.compile(r"\A(?:An error occurred while calling \S+\n: )?(.+)$", re.MULTILINE)
-_LONGEST = 300
-
-
-class Scanner:
-    """Reads files with a session of its own where that is possible."""
-
-    def __init__(self, session: SparkSession) -> None:
-        # Of a Spark Connect server a client has one session, and no context.
-        self._context = session.sparkContext if hasattr(session, "_jsparkSession") else None
-        self._session = session if self._context is None else session.newSession()
-        for name, value in _SETTINGS.items():
-            self._session.conf.set(name, value)
-        self.cores = None if self._context is None else self._context.defaultParallelism
-        """How many tasks run at the same time, if that is known."""
-
-    def rows(
-        self,
-        files: Sequence[DataFile],
-        columns: Mapping[str, str],
-        condition: Column | None,
-        select: Sequence[str | Column],
-        pages: bool,
-        picked: Sequence[int] | None = None,
-        limits: tuple[int, int] | None = None,
-    ) -> pa.Table:
-        """Return the rows that pass, in order of their sequences; with `pages`, statistics of pages are looked at too.
-
-        `picked` and `limits` repeat what the condition says of sequences, for files that Spark does not read itself.
-        """
-        return _ascending(self.frame(files, columns, condition, pages, picked, limits).select(*select).toArrow())
-
-    def frame(
-        self,
-        files: Sequence[DataFile],
-        columns: Mapping[str, str],
-        condition: Column | None,
-        pages: bool = False,
-        picked: Sequence[int] | None = None,
-        limits: tuple[int, int] | None = None,
-    ) -> DataFrame:
-        """Return the rows that pass, to go on with."""
-        schema = ", ".join(
-            f"`{name.replace('`', '``')}` {_SPARK_TYPES.get(kind, kind)}" for name, kind in columns.items()
-        )
-        options = {**_NEVER, _PAGES: str(pages).lower()}
-        frame = read_files(self._session, files, schema, options, picked, limits)
-        return frame if condition is None else frame.where(condition)
-
-    @contextmanager
-    def tagged(self, tag: str, pool: str) -> Iterator[None]:
-        """Whatever this thread starts within can be stopped by the tag, and shares cores fairly with other pools."""
-        context = self._context
-        if context is None:
-            self._session.addTag(tag)
-        else:
-            context.setLocalProperty("spark.scheduler.pool", pool)
-            context.addJobTag(tag)
-        try:
-            yield
-        finally:
-            if context is None:
-                self._session.removeTag(tag)
-            else:
-                context.removeJobTag(tag)
-
-    def stop(self, tag: str) -> None:
-        """End what runs under the tag."""
-        if self._context is None:
-            self._session.interruptTag(tag)
-        else:
-            self._context.cancelJobsWithTag(tag)
-
-
-def _reason(error: Exception) -> PipelineError:
-    """What Spark said, without its stack: the innermost cause if there are several."""
-    text = str(error)
-    causes = _CAUSE.findall(text) or _MESSAGE.findall(text)
-    words = causes[-1][:_LONGEST] if causes else type(error).__name__
-    file = _FILE.search(text)
-    if file is not None and file[1] not in words:
-        words = f"{file[1]}: {words}"
-    return PipelineError(f"the archive cannot be read: {words}")
-
-
-def _ascending(table: pa.Table) -> pa.Table:
-    """Spark deals out the largest parts of files first, so that they come back in another order."""
-    table = table.combine_chunks()
-    if table.num_rows < 2:
-        return table
-    sequences = table.column("sequence").to_numpy()
-    if bool(np.all(sequences[1:] > sequences[:-1])):
-        return table
-    return table.take(pc.sort_indices(table.column("sequence")))
+def _tally(work: _Work, unit: int, hidden: Removed) -> Tally:
+    """Add up; of a part only when it is stopped."""
+    tally = Tally(unit)
+    for rows in map(hidden.without, work.tables()):
+        times, counts = np.unique(rows.column("time_ns").to_numpy() // unit, return_counts=True)
+        tally.times.update(dict(zip(times.tolist(), counts.tolist(), strict=True)))
+        if set(_BOX) <= set(rows.column_names):
+            boxes = np.column_stack([rows.column(name).to_numpy() for name in _BOX]).astype(np.float64)
+            tally.place(boxes[~np.isnan(boxes[:, 0])])
+    return tally

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aviso_server.lake.condition import NO, UNSURE, YES, reach
 from aviso_server.model.predicates import cloud_touches, contains, intersects
 from aviso_server.model.shapes import Point, Polygon, parse_point_cloud, parse_polygon, wkb
-from aviso_server.spark.filter_columns import NO, UNSURE, YES, reach
 
 # On a small grid nearly everything touches, overlaps or lies on a line with something else.
 GRID = st.tuples(st.integers(-3, 3), st.integers(-3, 3)).map(lambda pair: (float(pair[0]), float(pair[1])))

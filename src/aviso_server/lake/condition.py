@@ -1,4 +1,4 @@
-"""A filter as Spark columns, and the exact test of what they let through.
+"""A filter as a condition in SQL, and the exact test of what it lets through.
 
 The condition lets every row through that the filter wants, and hardly any other. Where a row's columns leave doubt, the
 row says so, and the filter itself decides: files may be older than a field, than its type, or than both. Areas are
@@ -9,29 +9,30 @@ area in a corner, the model's exact test has the last word.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import reduce
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column
-from pyspark.sql import functions as f
 
+from aviso_server.lake.schema import MADE_UP
 from aviso_server.model import topic
-from aviso_server.model.batch import BOX
+from aviso_server.model.batch import BOX, TIME_NS, columns_of
 from aviso_server.model.constraint import Constraint
+from aviso_server.model.event_type import GenericType
 from aviso_server.model.filter import Area, Filter
 from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Box, Notification
 from aviso_server.model.predicates import certain_sides
 from aviso_server.model.shapes import Point, Polygon
-from aviso_server.spark.row_groups import WIDE, Found, Place, Sight
 
-__all__ = ["DOUBT", "NO", "UNSURE", "YES", "Condition", "compile_filter", "exact", "reach", "settle"]
+__all__ = ["DOUBT", "NO", "UNSURE", "WIDE", "YES", "Condition", "Sight", "compile_filter", "exact", "reach", "sight_of"]
+
+WIDE = ("sequence", "time_ns", "topic", "identifier", "payload")
+"""The columns that make a notification."""
 
 DOUBT = "_doubt"
 """The column that says which rows are in doubt."""
@@ -47,27 +48,71 @@ Rows = npt.NDArray[np.intp]
 _POLYGON, _CLOUD = 3, 4
 _RING_HEAD, _CLOUD_HEAD, _PLACE = 13, 9, 21  # bytes; a place of a cloud brings a head of 5
 
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_RESERVED = frozenset(column.name for column in (*columns_of(GenericType("any")), *BOX, TIME_NS))
 _NUMBERS = {"long": pa.int64(), "double": pa.float64()}
-_SPARK_NUMBERS = {"integer": "bigint", "number": "double"}
-_SHORT_LIST = 8
-"""Up to so many values it is quicker to go through a list of them than to make an object of each row's for a set."""
+_SQL_NUMBERS = {"integer": "bigint", "number": "double"}
 _HEXADECIMAL = "-?0[xX]"  # Arrow reads such integers, Python does not
 
 
-class Condition(msgspec.Struct, frozen=True):
-    """A filter for files that look the same."""
+class Place(msgspec.Struct, frozen=True):
+    """Where the value of a field stands in a file."""
 
-    column: Column | None  # None: every row passes
-    reads: dict[str, str]  # the columns that it looks at, and their types
-    doubt: Column | None  # None: what passes is right; it looks at the same columns
-    judging: dict[str, str]  # the columns that `settle` needs besides, and their types
+    field: str
+    column: str | None = None  # None: in the identifier only
+    type: str = "string"
+    whole: bool = True  # no nulls
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """What a filter sees of a file. Files that look the same are read together."""
+
+    fields: tuple[Place, ...] = ()
+    boxes: Literal["none", "some", "all"] = "none"  # which rows have one
+    box_type: str = "float"
+    shapes: tuple[str, ...] = ()  # the columns with shapes, the one that boxes are around first
+
+
+def sight_of(wanted: Filter, columns: Mapping[str, str], whole: Collection[str]) -> Sight:
+    """Return what the filter sees of files in a table with these columns and types, of which some have no nulls."""
+    names = () if wanted.positional else (*(name for name, _ in wanted.equals), *(name for name, _ in wanted.tests))
+    fields = tuple(_place(name, columns, whole) for name in dict.fromkeys(names))
+    if wanted.area is None:
+        return Sight(fields)
+    shapes = sorted(name for name, kind in columns.items() if kind == "binary")
+    shapes.sort(key=lambda name: name != "polygon")
+    kinds = {columns.get(column.name) for column in BOX}
+    if kinds not in ({"float"}, {"double"}):
+        return Sight(fields, shapes=tuple(shapes))
+    boxes: Literal["some", "all"] = "all" if BOX[0].name in whole else "some"
+    return Sight(fields, boxes, columns[BOX[0].name], tuple(shapes))
+
+
+def _place(name: str, columns: Mapping[str, str], whole: Collection[str]) -> Place:
+    column: str | None = name
+    if name.startswith("identifier_") or MADE_UP in name:
+        column = None  # may be another field's column in an older file
+    elif name.lower() in _RESERVED or name not in columns:
+        column = f"identifier_{name}"
+        if f"{column}_2" in columns:
+            column = None
+    if column is None or columns.get(column) not in ("long", "double", "string"):
+        return Place(name)
+    return Place(name, column, columns[column], column in whole)
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """A filter for files that look the same. Pickles."""
+
+    sql: str | None  # None: every row passes
+    doubt: str | None  # SQL: which of those that pass only the filter itself can decide on; None: none
+    judging: tuple[str, ...]  # the columns that `exact` needs besides those that make a notification
     members: tuple[str, ...]  # texts that must stand in the identifier of what passes
     odd: tuple[str, ...]  # expressions for identifiers that leave doubt
+    is_exact: bool  # all that passes is wanted
 
 
 def compile_filter(wanted: Filter, sight: Sight) -> Condition:
-    """Return the filter as columns of files that look like this."""
+    """Return the filter as a condition on files that look like this."""
     building = _Building()
     if wanted.positional:
         _positional(wanted, building)
@@ -76,18 +121,17 @@ def compile_filter(wanted: Filter, sight: Sight) -> Condition:
         _equal(places[name], text, building)
     for name, constraint in wanted.tests:
         _constrained(places[name], constraint, building)
+    judging: tuple[str, ...] = ()
     if wanted.area is not None:
         _reached(wanted.area, sight, building)
-        building.judging |= dict.fromkeys(sight.shapes, "binary")
-        if sight.boxes != "none":
-            building.judging[BOX[0].name] = sight.box_type
+        judging = (*sight.shapes, *(() if sight.boxes == "none" else (BOX[0].name,)))
     return Condition(
-        column=_all(building.conditions) if building.conditions else None,
-        reads=building.reads,
+        sql=_all(building.conditions) if building.conditions else None,
         doubt=_any(building.doubts) if building.doubts else None,
-        judging=building.judging,
+        judging=judging,
         members=tuple(building.members),
         odd=tuple(building.odd),
+        is_exact=wanted.area is None and not (building.doubts or building.members or building.odd),
     )
 
 
@@ -95,49 +139,60 @@ class _Building:
     """The parts of a condition while it is put together."""
 
     def __init__(self) -> None:
-        self.conditions: list[Column] = []
-        self.doubts: list[Column] = []
-        self.reads: dict[str, str] = {}
-        self.judging: dict[str, str] = {}
+        self.conditions: list[str] = []
+        self.doubts: list[str] = []
         self.members: list[str] = []
         self.odd: list[str] = []
 
-    def column(self, name: str, kind: str = "string") -> Column:
-        self.reads[name] = kind
-        return f.col(f"`{name.replace('`', '``')}`")
+
+def _named(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _literal(value: object) -> str:
+    """Return a value in SQL, numbers of any size as what they are."""
+    text = "'" + str(value).replace("'", "''") + "'"
+    if isinstance(value, str):
+        return text
+    return f"cast({text} as {'bigint' if isinstance(value, int) else 'double'})"
+
+
+def _in_identifier(text: str) -> str:
+    return f"contains(identifier, {_literal(text)})"
 
 
 def _equal(place: Place, text: str, building: _Building) -> None:
     member = (compact(place.field) + b":" + compact(text)).decode()
     if place.column is None:
-        building.conditions.append(f.contains(building.column("identifier"), f.lit(member)))
+        building.conditions.append(_in_identifier(member))
         return
-    column = building.column(place.column, place.type)
+    column = _named(place.column)
     if place.type == "string":
-        passed = column == f.lit(text)
+        passed = f"{column} = {_literal(text)}"
     else:
         building.members.append(member)  # another text may stand for the same number
         try:
             number = pc.cast(pa.scalar(text), _NUMBERS[place.type]).as_py()
             passed = _compared(column, "eq", (number,))
         except pa.ArrowInvalid:
-            passed = f.lit(False)
+            passed = "false"
     if not place.whole:
         # Merged files have rows of times when the field had another type, and so another column or none.
-        passed |= column.isNull() & f.contains(building.column("identifier"), f.lit(member))
+        passed = f"({passed} or ({column} is null and {_in_identifier(member)}))"
     building.conditions.append(passed)
 
 
 def _constrained(place: Place, constraint: Constraint, building: _Building) -> None:
     if place.column is None:
-        text = _json_text(place.field, building)
-        building.doubts.append(f.lit(True))
-        if text is not None:
-            value = text if constraint.kind == "text" else text.try_cast(_SPARK_NUMBERS[constraint.kind])
-            unread = f.lit(False) if constraint.kind == "text" else value.isNull()
-            building.conditions.append(text.isNotNull() & (unread | _tested(value, constraint)))
+        # The text of a field out of the identifier; null if it is written with escapes, or is no text.
+        pattern = re.escape(compact(place.field).decode()) + r':"([^"\\]*)"'
+        text = f"regexp_match(identifier, {_literal(pattern)})[1]"
+        value = text if constraint.kind == "text" else f"try_cast({text} as {_SQL_NUMBERS[constraint.kind]})"
+        named = _in_identifier(f"{compact(place.field).decode()}:")
+        building.conditions.append(f"({named} and ({value} is null or {_tested(value, constraint)}))")
+        building.doubts.append("true")
         return
-    column = building.column(place.column, place.type)
+    column = _named(place.column)
     numeric = {"long": "integer", "double": "number"}.get(place.type, "text")
     if numeric == constraint.kind:
         passed = _tested(column, constraint)
@@ -146,73 +201,66 @@ def _constrained(place: Place, constraint: Constraint, building: _Building) -> N
         elif constraint.kind == "integer":
             building.odd.append(f'{re.escape(compact(place.field).decode())}:"{_HEXADECIMAL}')
     elif constraint.kind == "number" and place.type == "long":
-        passed = _tested(column.cast("double"), constraint)
-        building.doubts.append(f.lit(True))
+        passed = _tested(f"cast({column} as double)", constraint)
+        building.doubts.append("true")
     else:
         _constrained(Place(place.field), constraint, building)
         return
     if not place.whole:
         # Not there, or there and written as only Python reads it.
-        missing = column.isNull()
-        building.doubts.append(missing)
-        named = f.contains(building.column("identifier"), f.lit(f"{compact(place.field).decode()}:"))
-        passed = passed | (missing & named)
+        building.doubts.append(f"{column} is null")
+        named = _in_identifier(f"{compact(place.field).decode()}:")
+        passed = f"({passed} or ({column} is null and {named}))"
     building.conditions.append(passed)
 
 
-def _tested(value: Column, constraint: Constraint) -> Column:
+def _tested(value: str, constraint: Constraint) -> str:
     if constraint.kind == "text":
-        # Letters beyond ASCII have no case that Java and Python agree on.
-        return f.lower(value).isin(list(constraint.operands)) | _foreign(value)
+        # Letters beyond ASCII have no case that all agree on.
+        among = ", ".join(map(_literal, constraint.operands))
+        return f"(lower({value}) in ({among}) or {_foreign(value)})"
     return _compared(value, constraint.operator, constraint.operands)
 
 
-def _foreign(value: Column) -> Column:
-    return f.length(value) != f.octet_length(value)
+def _foreign(value: str) -> str:
+    return f"character_length({value}) <> octet_length({value})"
 
 
-def _compared(value: Column, operator: str, operands: tuple[Any, ...]) -> Column:
-    """For Spark what is no number is the largest one, and in a set the two zeros differ; for Python neither is so."""
+def _compared(value: str, operator: str, operands: tuple[Any, ...]) -> str:
+    """Compare numbers as Python does: the two zeros are equal, and what is no number passes nothing.
+
+    In SQL the numbers have one order, with -0.0 before 0.0 and what is no number at both ends.
+    """
     if operator in ("eq", "in"):
         zero = any(isinstance(each, float) and each == 0 for each in operands)
-        # A set, even of one: its values are no part of the code that Spark compiles, so that it does for all filters
-        # of this kind. The null, which equals nothing, keeps Spark from taking it apart.
-        among = value.isin([*operands, None])
-        if len(operands) <= _SHORT_LIST:
-            among = f.array_contains(f.lit(list(operands)), value) & among
-        return among | value.between(f.lit(-0.0), f.lit(0.0)) if zero else among
-    if operator == "between":
-        return value.between(f.lit(operands[0]), f.lit(operands[1]))
-    operand = f.lit(operands[0])
-    if operator in ("gt", "gte"):
-        passed = value > operand if operator == "gt" else value >= operand
-        return passed & ~f.isnan(value) if isinstance(operands[0], float) else passed
-    return value < operand if operator == "lt" else value <= operand
-
-
-def _json_text(field: str, building: _Building) -> Column | None:
-    """The text of a field out of the identifier; None if its name cannot be written in a path."""
-    if _PLAIN_NAME.fullmatch(field) is None:
-        named = f.contains(building.column("identifier"), f.lit(f"{compact(field).decode()}:"))
-        building.conditions.append(named)
-        return None
-    return f.get_json_object(building.column("identifier"), f"$.{field}")
+        among = f"{value} in ({', '.join(map(_literal, operands))})"
+        return f"({among} or {value} between {_literal(-0.0)} and {_literal(0.0)})" if zero else among
+    low, high = (operands[0], operands[-1])
+    if isinstance(low, float):
+        low = (0.0 if operator == "gt" else -0.0) if low == 0 else low
+        high = (-0.0 if operator == "lt" else 0.0) if high == 0 else high
+    passed = {
+        "gt": f"{value} > {_literal(low)}",
+        "gte": f"{value} >= {_literal(low)}",
+        "lt": f"{value} < {_literal(high)}",
+        "lte": f"{value} <= {_literal(high)}",
+        "between": f"{value} between {_literal(low)} and {_literal(high)}",
+    }[operator]
+    return f"({passed} and not isnan({value}))" if isinstance(low, float) else passed
 
 
 def _positional(wanted: Filter, building: _Building) -> None:
     if not wanted.equals:
         return
-    text = building.column("topic")
     tests = []
     for name, token in wanted.equals:
         if name == "#":
-            dots = f.length(text) - f.length(f.replace(text, f.lit("."), f.lit("")))
-            tests.append(dots == f.lit(int(token) - 1))
+            tests.append(f"character_length(topic) - character_length(replace(topic, '.', '')) = {int(token) - 1}")
         else:
-            tests.append(f.split_part(text, f.lit("."), f.lit(int(name) + 1)) == f.lit(topic.encode(token)))
+            tests.append(f"split_part(topic, '.', {int(name) + 1}) = {_literal(topic.encode(token))}")
     # One token may be written in several ways if some of it is encoded.
-    encoded = f.contains(text, f.lit("%"))
-    building.conditions.append(_all(tests) | encoded)
+    encoded = "contains(topic, '%')"
+    building.conditions.append(f"({_all(tests)} or {encoded})")
     building.doubts.append(encoded)
 
 
@@ -220,63 +268,60 @@ def _reached(area: Area, sight: Sight, building: _Building) -> None:
     if isinstance(area, Point):
         limits = (area.lat, area.lon, area.lat, area.lon)
     elif sight.boxes == "none":
-        building.conditions.append(f.lit(False))  # only what has a box can be in a polygon
+        building.conditions.append("false")  # only what has a box can be in a polygon
         return
     else:
         limits = (area.box.max_lat, area.box.max_lon, area.box.min_lat, area.box.min_lon)
-    near: list[Column] = []
-    boxless: Column = f.lit(True)
+    near: list[str] = []
+    boxless = "true"
     if sight.boxes != "none":
-        south, west, north, east = (building.column(column.name, sight.box_type) for column in BOX)
+        signs = ("<=", "<=", ">=", ">=")
         # Boxes are rounded outward, so that the nearest number is good enough for the limits.
-        up, right, down, left = (f.lit(limit).cast(sight.box_type) for limit in limits)
-        near.append((south <= up) & (west <= right) & (north >= down) & (east >= left))
-        boxless = south.isNull()
+        kind = "Float32" if sight.box_type == "float" else "Float64"
+        sides = [
+            f"{column.name} {sign} arrow_cast({limit!r}, '{kind}')"
+            for column, sign, limit in zip(BOX, signs, limits, strict=True)
+        ]
+        near.append(_all(sides))
+        boxless = f"{BOX[0].name} is null"
     if isinstance(area, Point) and sight.boxes != "all":
-        told = f.contains(building.column("payload"), f.lit('"spatial_geometry"'))
-        told |= f.contains(building.column("identifier"), f.lit('"polygon":'))
-        near.append(boxless & told)
+        told = _any(["contains(payload, '\"spatial_geometry\"')", _in_identifier('"polygon":')])
+        near.append(f"{boxless} and {told}")
     building.conditions.append(_any(near))
 
 
-def _all(columns: Iterable[Column]) -> Column:
-    return reduce(lambda one, other: one & other, columns)
+def _all(tests: Iterable[str]) -> str:
+    return " and ".join(tests)
 
 
-def _any(columns: Iterable[Column]) -> Column:
-    return reduce(lambda one, other: one | other, columns)
+def _any(tests: Iterable[str]) -> str:
+    return "(" + " or ".join(f"({each})" for each in tests) + ")"
 
 
-def settle(wanted: Filter, sight: Sight, rows: pa.Table) -> Found:
-    """Decide on what the condition let through, as far as its columns and the shapes say it for sure."""
-    kept = np.ones(rows.num_rows, dtype=np.bool_)
-    doubt = np.zeros(rows.num_rows, dtype=np.bool_)
-    if DOUBT in rows.column_names:
+def exact(wanted: Filter, sight: Sight, condition: Condition, rows: pa.Table) -> pa.Table:
+    """Return the rows that the filter wants of those that the condition lets through.
+
+    They have the columns that make a notification, those of `judging`, and `DOUBT` if the condition knows doubts.
+    """
+    if condition.is_exact or not rows.num_rows:
+        return rows
+    kept, doubt = np.ones(rows.num_rows, dtype=np.bool_), np.zeros(rows.num_rows, dtype=np.bool_)
+    if condition.doubt is not None:
         doubt |= pc.fill_null(rows.column(DOUBT), True).to_numpy(zero_copy_only=False)
-    boxes: dict[int, Box | None] = {}
-    sequences = rows.column("sequence").to_numpy()
     if wanted.area is not None:
         answers = _reach_of_rows(rows, sight, wanted.area)
         kept &= answers != NO
         doubt |= answers == UNSURE
-        boxes = {int(sequences[place]): _box(rows, sight, place) for place in np.flatnonzero(kept & doubt).tolist()}
-    return Found(sequences[kept], doubt[kept], boxes)
-
-
-def exact(wanted: Filter, condition: Condition, found: Found, rows: pa.Table) -> pa.Table:
-    """Return the notifications that the filter wants; `rows` are those that were found, in the same order."""
     identifiers = rows.column("identifier")
-    kept, doubt = np.ones(rows.num_rows, dtype=np.bool_), found.doubtful.copy()
     for member in condition.members:
         kept &= pc.match_substring(identifiers, member).to_numpy(zero_copy_only=False)
     for odd in condition.odd:
         doubt |= pc.match_substring_regex(identifiers, odd).to_numpy(zero_copy_only=False)
     for place in np.flatnonzero(kept & doubt).tolist():
         sequence, time, topic_, identifier, payload = (rows.column(name)[place].as_py() for name in WIDE)
-        box = found.boxes.get(sequence)
+        box = None if wanted.area is None else _box(rows, sight, place)
         kept[place] = wanted.matches(Notification(sequence, time, topic_, identifier.encode(), payload.encode(), box))
-    wide = rows.select(WIDE)
-    return wide if kept.all() else wide.filter(pa.array(kept))
+    return rows if kept.all() else rows.filter(pa.array(kept))
 
 
 def _reach_of_rows(rows: pa.Table, sight: Sight, area: Area) -> Answers:

@@ -7,28 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
 from aviso_server.lake.compact import Compactor
-from aviso_server.lake.files import DataFile
+from aviso_server.lake.condition import sight_of
+from aviso_server.lake.scan import Scan, Window
 from aviso_server.lake.storage import LOCAL
-from aviso_server.lake.table import Tables
+from aviso_server.lake.table import Table, Tables
 from aviso_server.model.constraint import Constraint
 from aviso_server.model.event_type import EventType, GenericType
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 from aviso_server.model.shapes import Point, Polygon, parse_polygon
-from aviso_server.spark.filter_columns import DOUBT, Condition, compile_filter, exact, settle
 from aviso_server.spark.replay import ColdReplay
-from aviso_server.spark.row_groups import WIDE, Footers, Sight, sight_of
 from tests.model.event_types import event_type
-from tests.spark.stored import FIRST_TIME, Row, numbered, read, rows_of, store, wanted_rows
+from tests.spark.stored import FIRST_TIME, numbered, read, rows_of, store, wanted_rows
 
 STREAM = "probe"
 TEXTS = ["a", "A", "ä", "Ä", "ß", "İ", "ς", "Σ", "\u212a", "k", "K", "a.b", "50%", 'x"y', "back\\slash", "north", "0"]
@@ -144,41 +139,22 @@ def probes(chance: random.Random) -> tuple[list[Notification], list[tuple[EventT
 
 
 class Archived:
-    """A file of the archive, the notifications in it, and many filters at once on it."""
+    """A file of the archive and the notifications in it."""
 
-    def __init__(self, spark: SparkSession, path: Path, notifications: Sequence[Notification]) -> None:
-        self._spark = spark.newSession()
-        # To generate code for so many columns takes far longer than to do without it.
-        self._spark.conf.set("spark.sql.codegen.wholeStage", "false")
-        self._spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        self._path = str(path)
+    def __init__(self, table: Table, notifications: Sequence[Notification]) -> None:
         self._notifications = notifications
-        first, last = notifications[0].sequence, notifications[-1].sequence
-        self._facts = Footers(lambda file: LOCAL.open(file.path)).facts(DataFile(first, last, self._path))
+        snapshot = table.snapshot()
+        self._columns = snapshot.columns
+        self._query = table.query(snapshot.version)
+        (self._file,) = (each for each in snapshot.files if each.first == notifications[0].sequence)
 
     def check(self, filters: Sequence[Filter]) -> None:
-        """What the columns and the exact test of each filter let through is what the filter itself lets through."""
-        seen = [(each, sight_of(each, self._facts)) for each in filters]
-        compiled = [(each, sight, compile_filter(each, sight)) for each, sight in seen]
-        chosen = []
-        for number, (_, _, condition) in enumerate(compiled):
-            chosen.append((f.lit(True) if condition.column is None else condition.column).alias(f"_passes_{number}"))
-            chosen.append((f.lit(False) if condition.doubt is None else condition.doubt).alias(f"_doubt_{number}"))
-        table = self._spark.read.parquet(self._path).select("*", *chosen).orderBy("sequence").toArrow()
-        for number, (wanted, sight, condition) in enumerate(compiled):
-            found = self._let_through(table, number, wanted, sight, condition)
-            assert found == wanted_rows(self._notifications, wanted), wanted
-
-    def _let_through(
-        self, table: pa.Table, number: int, wanted: Filter, sight: Sight, condition: Condition
-    ) -> list[Row]:
-        passed = table.filter(table.column(f"_passes_{number}"))
-        passed = passed.append_column(DOUBT, passed.column(f"_doubt_{number}"))
-        missing = [name for name in (*WIDE, *condition.reads, *condition.judging) if name not in table.column_names]
-        assert missing == []
-        found = settle(wanted, sight, passed)
-        kept = passed.filter(pc.is_in(passed.column("sequence"), value_set=pa.array(found.sequences)))
-        return rows_of(exact(wanted, condition, found, kept).to_batches())
+        """What is found for each filter is what the filter itself lets through."""
+        for wanted in filters:
+            sight = sight_of(wanted, self._columns, self._file.whole)
+            scan = Scan(LOCAL, self._query, wanted, Window(self._file.first, self._file.last, sight, (self._file,)))
+            found = [batch for table in iter(scan.pull, None) for batch in table.to_batches()]
+            assert rows_of(found) == wanted_rows(self._notifications, wanted), wanted
 
 
 def constraints(values: list[Any], operators: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
@@ -233,12 +209,7 @@ ASKED: list[tuple[EventType, st.SearchStrategy[dict[str, Any]]]] = [
         ),
     ),
 ]
-FEW = settings(
-    max_examples=2,
-    deadline=None,
-    phases=[Phase.generate],  # to make an example smaller takes a Spark job each
-    suppress_health_check=list(HealthCheck),
-)
+FEW = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def many(filters: st.SearchStrategy[Filter]) -> st.SearchStrategy[list[Filter]]:
@@ -251,14 +222,15 @@ REQUESTS = st.sampled_from(ASKED).flatmap(
 
 
 @pytest.fixture(scope="module")
-def ages(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Archived]:
+def ages(tmp_path_factory: pytest.TempPathFactory) -> list[Archived]:
     root = tmp_path_factory.mktemp("ages")
     every, files = probes(random.Random(1))
-    found = [Archived(spark, store(root, kind, notifications), notifications) for kind, notifications in files]
+    for kind, notifications in files:
+        store(root, kind, notifications)
     tables = Tables(str(root))
+    apart = [Archived(tables.of(STREAM), notifications) for _, notifications in files]
     list(Compactor(tables).run(everything=True))
-    (merged,) = tables.of(STREAM).snapshot().files  # rows of all times in one file
-    return [*found, Archived(spark, Path(merged.path), every)]
+    return [*apart, Archived(tables.of(STREAM), every)]  # rows of all times in one file
 
 
 @given(many(REQUESTS))
@@ -305,9 +277,7 @@ def test_values_that_are_easily_mistaken(ages: list[Archived]) -> None:
 
 
 @pytest.fixture(scope="module")
-def sorted_numbers(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[ColdReplay, list[Notification]]:
+def sorted_numbers(tmp_path_factory: pytest.TempPathFactory) -> tuple[ColdReplay, list[Notification]]:
     """Equal values lie together, so that statistics skip most of the file."""
     root = tmp_path_factory.mktemp("numbers")
     kind = event_type("number", {"size": "FloatHandler", "num": "IntHandler"}, "number", ["num"])
@@ -315,7 +285,7 @@ def sorted_numbers(
     drafts = [kind.check({"size": size, "num": num}) for size in order for num in sorted(WHOLES)]
     stored = numbered(drafts)
     store(root, kind, stored, group_rows=len(WHOLES))
-    return ColdReplay(spark, Tables(str(root))), stored
+    return ColdReplay(Tables(str(root))), stored
 
 
 @pytest.mark.parametrize("operator", EVERY)
@@ -387,12 +357,13 @@ def shaped(kind: EventType, chance: random.Random) -> list[Notification]:
 
 
 @pytest.fixture(scope="module")
-def maps(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[EventType, Archived]]:
+def maps(tmp_path_factory: pytest.TempPathFactory) -> list[Archived]:
     root, chance = tmp_path_factory.mktemp("maps"), random.Random(2)
     found = []
     for kind in SPATIAL:
         stored = shaped(kind, chance)
-        found.append((kind, Archived(spark, store(root, kind, stored), stored)))
+        store(root, kind, stored)
+        found.append(Archived(Table(str(root), kind.base), stored))
     return found
 
 
@@ -413,12 +384,12 @@ LOOKED_FOR = st.builds(
 
 @given(many(LOOKED_FOR))
 @FEW
-def test_areas(maps: list[tuple[EventType, Archived]], filters: list[Filter]) -> None:
-    for _, file in maps:
+def test_areas(maps: list[Archived], filters: list[Filter]) -> None:
+    for file in maps:
         file.check(filters)
 
 
-def test_shapes_that_touch_the_box_of_an_area_in_a_rounded_coordinate(spark: SparkSession, tmp_path: Path) -> None:
+def test_shapes_that_touch_the_box_of_an_area_in_a_rounded_coordinate(tmp_path: Path) -> None:
     edges = event_type("edges", {"polygon": {"type": "PolygonHandler", "required": True}}, "edges", ["polygon"])
     third = 1 / 3  # not a float32
     beyond = 0.33333333333333337  # the next double
@@ -427,7 +398,7 @@ def test_shapes_that_touch_the_box_of_an_area_in_a_rounded_coordinate(spark: Spa
         edges.check({"polygon": f"({beyond},{beyond},1,1,1,{beyond},{beyond},{beyond})"}),
     ]
     store(tmp_path, edges, numbered(drafts))
-    cold = ColdReplay(spark, Tables(str(tmp_path)))
+    cold = ColdReplay(Tables(str(tmp_path)))
     inner = parse_polygon(f"({third},{third},{third},2,2,2,{third},{third})")
     outer = parse_polygon(f"({beyond},{beyond},{beyond},2,2,2,{beyond},{beyond})")
     assert [row[0] for row in read(cold, Filter("edges", "edges", "edges", area=inner))] == [1, 2]
@@ -441,7 +412,8 @@ TOKENS = ["a", "b", "A", "a.b", "50%", "*", ">", "ä", "%41"]
 
 
 @pytest.fixture(scope="module")
-def things(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Archived:
+def things(tmp_path_factory: pytest.TempPathFactory) -> Archived:
+    root = tmp_path_factory.mktemp("things")
     chance = random.Random(3)
     drafts = [
         THINGS.check({name: chance.choice(TOKENS) for name in "xyz"[: chance.randint(1, 3)]}, payload(chance))
@@ -453,7 +425,8 @@ def things(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Arc
     stored += [
         Notification(121 + place, FIRST_TIME + 10**12, each, b"{}", b"null") for place, each in enumerate(topics)
     ]
-    return Archived(spark, store(tmp_path_factory.mktemp("things"), THINGS, stored), stored)
+    store(root, THINGS, stored)
+    return Archived(Table(str(root), THINGS.name), stored)
 
 
 def of_things(identifier: dict[str, str], point: Point | None) -> Filter:
