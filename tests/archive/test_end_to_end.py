@@ -390,8 +390,8 @@ def test_a_dead_pipeline_process_is_a_pause(archived: Archived) -> None:
     assert scrape(archived.server, archived.metrics).value("aviso_archive_removals_pending") == 2
     kept = [each for each in range(1, 77) if each not in (5, 7, 45, 51)]
     until(lambda: archived.ready()["state"] == "running", archived.complaint)
-    assert archived.child() != pid
     assert archived.sequences("wind", from_id="1") == kept
+    until(lambda: archived.child() != pid, archived.complaint)  # it reads before it archives
     until(lambda: scrape(archived.server, archived.metrics).value("aviso_archive_removals_pending") == 0)
     assert archived.sequences("wind", from_id="1") == kept
     assert archived.sequences("area", {"port": "*", "polygon": "(0,0,0,20,70,20,70,0,0,0)"}, from_id="1") == []
