@@ -60,8 +60,8 @@ def test_windows_cover_everything_once(sizes: list[int], data: st.DataObject) ->
 def test_the_first_window_of_a_large_file_is_small_and_the_next_one_is_the_rest() -> None:
     table = snapshot([1_000_000, 1_000_000], [True, True])
     assert [(each.first, each.last) for each in windows(table, PINNED, 101, 1_500_000)] == [
-        (101, 50_100),
-        (50_101, 1_000_001),
+        (101, 25_100),
+        (25_101, 1_000_001),
         (1_000_002, 1_500_000),
     ]
 

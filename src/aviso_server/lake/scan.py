@@ -20,14 +20,14 @@ from deltalake.exceptions import DeltaError
 
 from aviso_server.errors import PipelineError
 from aviso_server.lake.condition import DOUBT, WIDE, Sight, compile_filter, exact, sight_of
-from aviso_server.lake.files import DataFile, read_rows
+from aviso_server.lake.files import ROW_GROUP_ROWS, DataFile, read_rows
 from aviso_server.lake.storage import Storage, storage_of
 from aviso_server.lake.table import Snapshot, Table
 from aviso_server.model.filter import Filter
 
 __all__ = ["Scan", "Share", "Window", "first_since", "last_until", "scan_share", "windows"]
 
-_FIRST_ROWS = 50_000  # of the first window: little, so that the first notification comes soon
+_FIRST_ROWS = ROW_GROUP_ROWS  # of the first window: little, so that the first notification comes soon
 _SMALL_ROWS, _SMALL_BYTES = 50_000, 8 * 1024 * 1024
 """Files that are small together are read together, because each window costs something by itself."""
 _CHUNK_ROWS, _CHUNK_BYTES = 25_000, 16 * 1024 * 1024
