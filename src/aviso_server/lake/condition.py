@@ -1,4 +1,4 @@
-"""A filter as a condition in SQL, and the exact test of what it lets through.
+"""Pushdown: a filter as a condition in SQL for the scan, and the exact test of what it lets through.
 
 The condition lets every row through that the filter wants, and hardly any other. Where a row's columns leave doubt, the
 row says so, and the filter itself decides: files may be older than a field, than its type, or than both. Areas are
