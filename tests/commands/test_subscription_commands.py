@@ -69,5 +69,12 @@ def test_what_is_refused(server: Server) -> None:
     assert "NAME=VALUE" in run(server, "create", "bad", "wave", "--header", "x", status=2).stderr
     dead = run(server, "create", "bad", "wave", "--push", "http://127.0.0.1:9/")
     assert "which is unconfirmed" in dead.stdout
-    assert "The sink answered nothing" in run(server, "test", "bad", status=1).stdout
+    assert "'resume' asks it once more" in run(server, "test", "bad", status=1).stderr
     run(server, "delete", "bad")
+
+
+def test_a_sink_that_hangs_up(server: Server) -> None:
+    with Receiver(lambda got: Reply(None)) as receiver:
+        run(server, "create", "mute", "wave", "--push", receiver.url)
+        assert "The sink answered nothing" in run(server, "test", "mute", status=1).stdout
+        run(server, "delete", "mute")
