@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aviso_server.log.sqlite.files import DATABASE
 from tests.archive.test_end_to_end import SPARK, event_type, until
 from tests.harness import Server
@@ -50,6 +52,7 @@ def everything(server: Server) -> list[list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.long  # a server with a Spark of its own
 def test_the_archive_gives_back_what_the_log_has_lost(tmp_path: Path) -> None:
     polygon = "(52.5,13.4,52.6,13.5,52.5,13.6,52.4,13.5,52.5,13.4)"
     with Server(CONFIG, tmp_path) as server:

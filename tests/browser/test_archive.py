@@ -19,6 +19,8 @@ from tests.browser.events import STORM, configuration, storms
 from tests.browser.visit import Visit
 from tests.harness import Server
 
+pytestmark = pytest.mark.long  # a server with a Spark of its own
+
 SPARK = 300.0  # seconds
 STORMS, KEPT = 40, 10
 FIELDS = 12

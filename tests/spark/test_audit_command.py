@@ -61,6 +61,7 @@ def run_apart(server: Server, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.long  # each command starts Java
 def test_exit_codes_report_and_repair(spark: SparkSession, tmp_path: Path) -> None:
     with Server(CONFIG, tmp_path / "server") as server:
         publish_floods(server, 1, 60)

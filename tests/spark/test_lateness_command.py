@@ -10,6 +10,7 @@ import time
 from contextlib import chdir
 from pathlib import Path
 
+import pytest
 import yaml
 from click.testing import CliRunner, Result
 
@@ -51,6 +52,7 @@ def configure(folder: Path, enabled: bool) -> None:
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
 
 
+@pytest.mark.long  # each command starts Java
 def test_learn_and_show(tmp_path: Path) -> None:
     configure(tmp_path, enabled=True)
     today = int(time.time()) // DAY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 
 from aviso_server.lake.storage import ObjectStorage
@@ -21,6 +22,7 @@ def replayed(pipeline: Pipeline, last: int) -> pa.Table:
     return pipeline.replay(Filter("flood", "floods", "floods"), 1, last)
 
 
+@pytest.mark.long  # a server with a Spark of its own
 def test_archiving_replays_and_deletes(tmp_path: Path) -> None:
     with store_running(tmp_path) as store, Server(CONFIGURATION, tmp_path / "server") as server:
         way = FaultyWay(store.port)

@@ -120,10 +120,12 @@ def run_traced() -> float:
         logging.disable(logging.NOTSET)
 
 
+@pytest.mark.long  # memory is traced
 def test_a_connection_leaves_nothing_behind() -> None:
     assert run_traced() < MOST_LEFT
 
 
+@pytest.mark.long  # memory is traced
 def test_a_kilobyte_of_each_connection_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bytes] = []
     made = HttpConnection.connection_made

@@ -48,6 +48,7 @@ def objects(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.long  # each command starts Java
 def test_archive_status_and_replay(tmp_path: Path) -> None:
     configuration = {**CONFIGURATION, "archive": {"enabled": False, "path": "lake", "spark": "local[2]"}}
     with Server(configuration, tmp_path / "server") as server:
@@ -87,6 +88,7 @@ def test_archive_status_and_replay(tmp_path: Path) -> None:
         assert not work.exists() or not any(work.iterdir()), "commands clean up behind themselves"
 
 
+@pytest.mark.long  # each command starts Java
 def test_compact_goes_all_the_way(tmp_path: Path) -> None:
     root = tmp_path / "lake"
     for first in (1, 11, 21):

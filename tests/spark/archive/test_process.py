@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.harness import Server
 from tests.harness.patience import PATIENCE
 from tests.spark.archive.keeping import Pipeline, archived, children, in_log, is_running, until
@@ -13,6 +15,7 @@ from tests.spark.scene import CONFIGURATION, tide
 NOBODY = "http://127.0.0.1:9"
 
 
+@pytest.mark.long  # processes that start Java
 def test_the_process_leaves_with_its_parent_and_takes_java_along(tmp_path: Path) -> None:
     with Server(CONFIGURATION, tmp_path / "server") as server, Pipeline(server.url, tmp_path / "pipeline") as pipeline:
         server.client.publish("tide", tide(1), 1)
@@ -37,6 +40,7 @@ def test_without_a_token_nobody_could_call_it(tmp_path: Path) -> None:
     assert "AVISO_FLIGHT_TOKEN" in pipeline.last_words()
 
 
+@pytest.mark.long  # processes that start Java
 def test_a_second_one_for_the_same_archive_stands_by_and_takes_over(tmp_path: Path) -> None:
     with Server(CONFIGURATION, tmp_path / "server") as server, Pipeline(server.url, tmp_path / "one") as first:
         server.client.publish("tide", tide(1), 1)
@@ -54,6 +58,7 @@ def test_a_second_one_for_the_same_archive_stands_by_and_takes_over(tmp_path: Pa
             assert archived(second.archive, "tide").equals(in_log(server, "tide"))
 
 
+@pytest.mark.long  # processes that start Java
 def test_it_archives_only_while_it_is_told_to(tmp_path: Path) -> None:
     with Server(CONFIGURATION, tmp_path / "server") as server:
         pipeline = Pipeline(server.url, tmp_path / "pipeline", options=("--standby",))

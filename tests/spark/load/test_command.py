@@ -143,6 +143,7 @@ def test_what_cannot_work_is_said_before_anything_is_done(
 
 
 @pytest.mark.usefixtures("spark")
+@pytest.mark.long  # each command starts Java
 def test_the_past_comes_before_the_first_publication(tmp_path: Path) -> None:
     file = tmp_path / "rows.ndjson"
     write_rows(file, 0, 499)
