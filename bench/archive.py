@@ -24,8 +24,8 @@ from aviso_server.lake.storage import storage_of
 from aviso_server.lake.table import Tables
 from aviso_server.model.filter import Filter
 from aviso_server.model.shapes import parse_polygon
+from aviso_server.spark.cold_replay import ColdReplay
 from aviso_server.spark.flight import Selection
-from aviso_server.spark.replay import ColdReplay
 from bench import archived, workload
 from bench.machine import Bench, Target
 from bench.table import Row, alternate, compare, single

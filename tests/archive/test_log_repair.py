@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aviso_server.log.sqlite.files import DATABASE
+from aviso_server.log.sqlite.database import DATABASE
 from tests.archive.test_end_to_end import SPARK, event_type, until
 from tests.harness import Server
 

@@ -19,7 +19,7 @@ from random import Random
 
 import pytest
 
-from aviso_server.log.sqlite.files import DATABASE
+from aviso_server.log.sqlite.database import DATABASE
 from aviso_server.log.sqlite.ledger import read_ledger
 from tests.faults.machine import Machine, machine
 from tests.faults.recorder import EVENT_TYPE, stored

@@ -21,7 +21,7 @@ from aviso_server.model.event_type import EventType, GenericType
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 from aviso_server.model.shapes import Point, Polygon, parse_polygon
-from aviso_server.spark.replay import ColdReplay
+from aviso_server.spark.cold_replay import ColdReplay
 from tests.model.event_types import event_type
 from tests.spark.stored import FIRST_TIME, numbered, read, rows_of, store, wanted_rows
 

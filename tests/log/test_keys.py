@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from aviso_server.log.base import KeyPolicy, Log
 from aviso_server.log.idempotency import pack_places, unpack_places
 from aviso_server.log.memory import MemoryLog
-from aviso_server.log.sqlite.files import DATABASE
+from aviso_server.log.sqlite.database import DATABASE
 from aviso_server.log.sqlite.log import SqliteLog
 from tests.log.key_contract import batch_key, found, keyed
 from tests.log.scenario import in_event_loop, opened

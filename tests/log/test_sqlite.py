@@ -12,7 +12,7 @@ import pytest
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import KeyPolicy, Log, StoragePolicy, StreamState
-from aviso_server.log.sqlite.files import connect
+from aviso_server.log.sqlite.database import connect
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Box, Draft, Notification
 from tests.log.contract import LogContract, StoragePolicyContract

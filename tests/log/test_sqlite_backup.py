@@ -10,7 +10,7 @@ import pytest
 
 from aviso_server.errors import LogDamaged, LogError, LogInUse, LogUnavailable
 from aviso_server.log.sqlite.backup import back_up, restore
-from aviso_server.log.sqlite.files import DATABASE
+from aviso_server.log.sqlite.database import DATABASE
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Draft, Notification
 

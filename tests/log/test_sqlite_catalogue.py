@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aviso_server.log.base import StreamState
 from aviso_server.log.sqlite.backup import back_up, restore
-from aviso_server.log.sqlite.files import DATABASE
+from aviso_server.log.sqlite.database import DATABASE
 from aviso_server.log.sqlite.ledger import LEDGER
 from aviso_server.log.sqlite.log import SqliteLog
 from tests.log.scenario import draft, in_event_loop, opened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from aviso_server.log.sqlite.files import DATABASE, PAGE_SIZE, WAL_PAGES, prepare
+from aviso_server.log.sqlite.database import DATABASE, PAGE_SIZE, WAL_PAGES, prepare
 from aviso_server.log.sqlite.ledger import Ledger
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.log.sqlite.writer import CHECKPOINT_SECONDS, Checkpoints

@@ -22,7 +22,7 @@ from aviso_server.errors import LogDamaged, LogError, LogUnavailable
 from aviso_server.log.base import StoragePolicy
 from aviso_server.log.sqlite.backup import back_up, restore
 from aviso_server.log.sqlite.damage import Found, repair
-from aviso_server.log.sqlite.files import DATABASE, PAGE_SIZE, WriteAheadFile
+from aviso_server.log.sqlite.database import DATABASE, PAGE_SIZE, WriteAheadFile
 from aviso_server.log.sqlite.ledger import LEDGER, read_ledger, write_ledger
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Box, Draft, Notification

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aviso_server.log.sqlite.files import DATABASE
+from aviso_server.log.sqlite.database import DATABASE
 from tests.harness import Server
 from tests.harness.client import JSON, body, encode
 from tests.harness.patience import PATIENCE

@@ -17,7 +17,7 @@ from aviso_server.lake.files import DataFile, FileWriter
 from aviso_server.lake.remove import Removed
 from aviso_server.lake.schema import FileShape
 from aviso_server.lake.table import Table, Tables
-from aviso_server.log.sqlite.files import add_absent
+from aviso_server.log.sqlite.database import add_absent
 from aviso_server.model.batch import columns_of
 from aviso_server.spark.audit import Auditor, ServerLog
 from aviso_server.spark.audit_comparison import Audit, StreamAudit

@@ -18,8 +18,8 @@ from aviso_server.model.batch import BOX, record_batch, wire_columns
 from aviso_server.model.event_type import EventType, GenericType
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Draft, Notification
+from aviso_server.spark.cold_replay import ColdReplay
 from aviso_server.spark.flight import REPLAY_SCHEMA, Selection
-from aviso_server.spark.replay import ColdReplay
 
 __all__ = ["FIRST_TIME", "SECOND", "Row", "never", "numbered", "read", "rows_of", "store", "wanted_rows"]
 

@@ -21,8 +21,8 @@ from aviso_server.model.filter import Filter
 from aviso_server.model.histogram import Tally
 from aviso_server.model.notification import Draft, Notification
 from aviso_server.spark.archiver import ArchiveStatus
+from aviso_server.spark.cold_replay import ColdReplay
 from aviso_server.spark.flight import FlightServer, Selection
-from aviso_server.spark.replay import ColdReplay
 from tests.harness.patience import PATIENCE
 from tests.model.event_types import event_type
 from tests.spark.archive.keeping import caller, until

@@ -42,7 +42,7 @@ from pyspark_aviso.options import Options, read_options
 from pyspark_aviso.read import SequenceRange, Stretch, read_range, split
 
 if TYPE_CHECKING:
-    from aviso_server.spark.replay import ColdReplay
+    from aviso_server.spark.cold_replay import ColdReplay
 
 __all__ = [
     "ArchiveSettings",
@@ -347,7 +347,7 @@ class Archiver:
         """Return the reader of the archive."""
         with self._making:
             if self._reader is None:
-                from aviso_server.spark.replay import ColdReplay
+                from aviso_server.spark.cold_replay import ColdReplay
 
                 self._reader = ColdReplay(self.status.tables, self._cluster)
             return self._reader

@@ -13,7 +13,7 @@ import msgspec
 
 from aviso_server.errors import LogDamaged, LogUnavailable
 from aviso_server.lockfile import move_into_place
-from aviso_server.log.sqlite.files import (
+from aviso_server.log.sqlite.database import (
     DATABASE,
     DirectoryLock,
     add_absent,

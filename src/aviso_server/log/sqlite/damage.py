@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from aviso_server.errors import LogDamaged, LogUnavailable
-from aviso_server.log.sqlite.files import (
+from aviso_server.log.sqlite.database import (
     DATABASE,
     FORMAT,
     QUICK_CHECK_BYTES,

@@ -43,7 +43,7 @@ from aviso_server.log.base import (
 )
 from aviso_server.log.records import Change, Record, Records
 from aviso_server.log.sqlite.damage import acknowledged_of, refuse_damage
-from aviso_server.log.sqlite.files import (
+from aviso_server.log.sqlite.database import (
     DirectoryLock,
     Entry,
     WriteAheadFile,

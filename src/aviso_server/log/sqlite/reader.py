@@ -23,7 +23,7 @@ import msgspec
 
 from aviso_server.log.base import Batch
 from aviso_server.log.sqlite.damage import ROW, damaged, expected, gaps, intact, spans
-from aviso_server.log.sqlite.files import Entry, as_log_error, connect
+from aviso_server.log.sqlite.database import Entry, as_log_error, connect
 from aviso_server.log.sqlite.ledger import PACKED_BOX, SEPARATOR, SUMS_SIZE, Sums, has_time, unpack_sums
 from aviso_server.model.notification import Box, Notification, Run
 

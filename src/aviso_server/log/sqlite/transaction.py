@@ -32,7 +32,7 @@ from aviso_server.log.base import (
 )
 from aviso_server.log.idempotency import KnownBatch, KnownKey, append_once, pack_places, unpack_places
 from aviso_server.log.records import Change, Record
-from aviso_server.log.sqlite.files import Entry, add_absent, create_stream, first_held, save_entry
+from aviso_server.log.sqlite.database import Entry, add_absent, create_stream, first_held, save_entry
 from aviso_server.log.sqlite.ledger import PACKED_BOX, chain
 from aviso_server.model.notification import Draft, Notification
 

@@ -22,7 +22,7 @@ import msgspec
 
 from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import PATIENCE, Archived, KeyPolicy, StoragePolicy
-from aviso_server.log.sqlite.files import WAL_PAGES, Entry, as_log_error, connect
+from aviso_server.log.sqlite.database import WAL_PAGES, Entry, as_log_error, connect
 from aviso_server.log.sqlite.ledger import Ledger
 from aviso_server.log.sqlite.transaction import (
     KEEP_ALL,

@@ -29,8 +29,8 @@ from aviso_server.model.event_type import GenericType
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 from aviso_server.spark import replay
+from aviso_server.spark.cold_replay import ColdReplay, Turns
 from aviso_server.spark.flight import Selection
-from aviso_server.spark.replay import ColdReplay, Turns
 from aviso_server.spark.tasks import run_tasks
 from tests.harness.patience import PATIENCE
 from tests.model.event_types import event_type
@@ -108,7 +108,7 @@ def test_reading_needs_no_java(archive: tuple[Path, list[int]], tmp_path: Path) 
 import sys
 from aviso_server.lake.table import Tables
 from aviso_server.spark.flight import Selection
-from aviso_server.spark.replay import ColdReplay
+from aviso_server.spark.cold_replay import ColdReplay
 from tests.spark.test_replay import KIND, ROWS
 
 wanted = Selection(KIND.compile({{"step": {{"lt": 100}}}}, "replay"), 1, ROWS)
