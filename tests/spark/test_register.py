@@ -78,7 +78,6 @@ def run(script: str, server: Server, folder: Path, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.long  # each script starts Java
 def test_register_sees_to_the_python_of_the_workers(server: Server, tmp_path: Path) -> None:
     printed = run(SESSION + REGISTERED, server, tmp_path)
     assert "rows: 4\n" in printed
@@ -86,6 +85,5 @@ def test_register_sees_to_the_python_of_the_workers(server: Server, tmp_path: Pa
     assert f"or let them run {sys.executable}" in printed
 
 
-@pytest.mark.long  # each script starts Java
 def test_spark_finds_the_source_by_itself(server: Server, tmp_path: Path) -> None:
     assert "rows: 4\n" in run(SESSION + FOUND, server, tmp_path, PYSPARK_PYTHON=sys.executable)
