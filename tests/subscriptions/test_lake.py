@@ -87,9 +87,9 @@ def test_a_sink_gets_everything_through_a_kill_of_spark(server: Server) -> None:
         os.kill(killed, signal.SIGKILL)
         publish(server.client, "x", *range(500))
         until(lambda: archive_state(server) == "restarting")
+        assert delivered() < COUNT - KEPT, "the kill was in the middle of it"
         goes_on.set()
         until(lambda: archive_state(server) == "running", lambda: server.stdout[-3000:], seconds=600)
-        assert delivered() < COUNT - KEPT, "the kill was in the middle of it"
         until(lambda: delivered() == COUNT + 500, lambda: f"{api.show('late')}", seconds=600)
         check_at_least_once(receiver.posts, COUNT + 500)
         assert len({got.headers["webhook-id"] for got in receiver.posts}) == len(receiver.posts), "nobody has crashed"
