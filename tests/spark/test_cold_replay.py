@@ -28,7 +28,7 @@ from aviso_server.lake.table import Table, Tables
 from aviso_server.model.event_type import GenericType
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
-from aviso_server.spark import replay
+from aviso_server.spark import cold_replay
 from aviso_server.spark.cold_replay import ColdReplay, Turns
 from aviso_server.spark.flight import Selection
 from aviso_server.spark.tasks import run_tasks
@@ -293,8 +293,8 @@ def test_a_file_without_rows(tmp_path: Path) -> None:
 def test_tasks_of_spark_bring_the_same(
     spark: SparkSession, archive: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "_FEW_ROWS", 10_000)
-    monkeypatch.setattr(replay, "_LOT", 2)
+    monkeypatch.setattr(cold_replay, "_FEW_ROWS", 10_000)
+    monkeypatch.setattr(cold_replay, "_LOT", 2)
     monkeypatch.setattr("aviso_server.lake.scan._FIRST_ROWS", 1_000)
     asked: list[int] = []
 
@@ -302,7 +302,7 @@ def test_tasks_of_spark_bring_the_same(
         asked.append(len(items))
         return run_tasks(session, work, items)
 
-    monkeypatch.setattr(replay, "run_tasks", counted)
+    monkeypatch.setattr(cold_replay, "run_tasks", counted)
     root, steps = archive
     cold = ColdReplay(Tables(str(root)), lambda: spark)
     wanted = KIND.compile({"step": {"lt": 400}}, "replay")
@@ -319,9 +319,9 @@ def test_tasks_of_spark_bring_the_same(
 def test_tasks_end_when_nobody_waits_for_them(
     spark: SparkSession, archive: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "_FEW_ROWS", 0)
+    monkeypatch.setattr(cold_replay, "_FEW_ROWS", 0)
     monkeypatch.setattr("aviso_server.lake.scan._FIRST_ROWS", 1_000)
-    monkeypatch.setattr(replay, "scan_share", sleep_long)
+    monkeypatch.setattr(cold_replay, "scan_share", sleep_long)
     cancelled = threading.Event()
     cold = ColdReplay(Tables(str(archive[0])), lambda: spark)
     active = spark.sparkContext.statusTracker().getActiveJobsIds
