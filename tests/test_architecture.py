@@ -19,8 +19,8 @@ PACKAGE = Path(aviso_server.__file__).parent
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "web" not in path.relative_to(PACKAGE).parts)
 DATA_SOURCE = sorted(Path(pyspark_aviso.__file__).parent.rglob("*.py"))
 LONGEST = 900
-# Names that two rooms need for the same noun; any other name belongs to one module.
-SHARED_NAMES = frozenset({"__init__", "files", "log", "reader", "replay"})
+# Names that each backend has a module of; any other name belongs to one module.
+SHARED_NAMES = frozenset({"__init__", "log", "reader"})
 USERS_OF_DATA_SOURCE = frozenset({"errors", "spark", "commands"})
 
 # Room -> the rooms it may import from. Itself and `errors` are always allowed.

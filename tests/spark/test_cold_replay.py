@@ -109,7 +109,7 @@ import sys
 from aviso_server.lake.table import Tables
 from aviso_server.spark.flight import Selection
 from aviso_server.spark.cold_replay import ColdReplay
-from tests.spark.test_replay import KIND, ROWS
+from tests.spark.test_cold_replay import KIND, ROWS
 
 wanted = Selection(KIND.compile({{"step": {{"lt": 100}}}}, "replay"), 1, ROWS)
 print(sum(batch.num_rows for batch in ColdReplay(Tables({str(archive[0])!r})).read(wanted, lambda: False)))
