@@ -12,10 +12,7 @@ import msgspec
 
 from aviso_server.delivery.index import FilterIndex
 from aviso_server.model.event_type import EventType, read_point
-from aviso_server.model.fields import Field
-from aviso_server.model.fields.areas import PolygonField
-from aviso_server.model.fields.numbers import IntField
-from aviso_server.model.fields.texts import StringField
+from aviso_server.model.fields import Field, IntField, PolygonField, StringField
 from aviso_server.model.filter import Filter, View
 from aviso_server.model.notification import Notification
 from bench import workload

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvloop
 
-from aviso_server.delivery.timers import Timers
+from aviso_server.delivery.hub import Timers
 
 _WATCHERS = 10_000
 _INTERVAL = 1.0  # seconds; ten times as often as the default

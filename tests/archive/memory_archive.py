@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter, Replay
 from aviso_server.delivery.hub import Hub, Pace
-from aviso_server.delivery.replay import Replay
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Log, StoragePolicy
 from aviso_server.log.sqlite.log import SqliteLog

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pytest
 
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter
 from aviso_server.delivery.formats import ArrowStream, Format, JsonLines
 from aviso_server.delivery.history import chunks
 from aviso_server.delivery.hub import Hub

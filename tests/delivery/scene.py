@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter, Watcher
 from aviso_server.delivery.hub import Hub, Pace
-from aviso_server.delivery.watcher import Watcher
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Batch, Follower, Log, Lost, StreamState, Subscription
 from aviso_server.log.memory import MemoryLog

@@ -16,11 +16,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter, Replay, Watcher
 from aviso_server.delivery.hub import Hub, Pace
 from aviso_server.delivery.live import LiveFeed
-from aviso_server.delivery.replay import Replay
-from aviso_server.delivery.watcher import Watcher
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Batch, StreamState
 from aviso_server.log.memory import MemoryLog

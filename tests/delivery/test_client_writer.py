@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter
 from tests.delivery.scene import Reader
 from tests.log.scenario import in_event_loop
 

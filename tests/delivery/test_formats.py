@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter, Replay
 from aviso_server.delivery.formats import ArrowStream, DownloadFormat, JsonLines
 from aviso_server.delivery.hub import Hub
-from aviso_server.delivery.replay import Replay
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.batch import wire_columns
 from aviso_server.model.times import Span

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter
 from aviso_server.model.times import Span
 from tests.delivery.scene import TIDE, Reader, hub_on, join, publish, roomy, settled
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviso_server.delivery.index import FilterIndex
-from aviso_server.model.constraint import COMPARISONS, Constraint
 from aviso_server.model.event_type import GenericType
+from aviso_server.model.fields import COMPARISONS, Constraint
 from aviso_server.model.filter import Filter, View
 from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Notification

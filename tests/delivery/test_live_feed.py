@@ -12,7 +12,7 @@ import pytest
 from aviso_server.config.settings import Settings
 from aviso_server.delivery import hub as hub_module
 from aviso_server.delivery import live
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter
 from aviso_server.delivery.live import LiveFeed
 from aviso_server.errors import LogUnavailable
 from aviso_server.http.app import App

@@ -8,10 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter, Replay
 from aviso_server.delivery.formats import ParquetFile
 from aviso_server.delivery.hub import Hub
-from aviso_server.delivery.replay import Replay
 from aviso_server.model.batch import arrow_schema, wire_columns
 from aviso_server.model.times import Span
 from tests.delivery.scene import TIDE, FailingLog, Reader, hub_on, publish, roomy, settled

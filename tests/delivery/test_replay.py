@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from aviso_server.delivery.client_writer import ClientWriter
+from aviso_server.delivery.clients import ClientWriter, Replay
 from aviso_server.delivery.hub import Hub
-from aviso_server.delivery.replay import Replay
 from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite.log import SqliteLog

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from aviso_server import store
-from aviso_server.delivery import client_writer, history, live, watcher
+from aviso_server.delivery import clients, history, live
 from tests.delivery.simulation import make_schedule, shortest, simulate
 
 SCHEDULES = int(os.environ.get("AVISO_SCHEDULES", "400"))
@@ -65,7 +65,7 @@ def first_broken() -> tuple[int, str] | None:
 
 def test_a_transport_error_that_ends_the_sweep_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The defect of old: a RuntimeError of one transport ended the live feed of everybody."""
-    mutate(monkeypatch, client_writer.ClientWriter, "write", "except Exception as error", "except OSError as error")
+    mutate(monkeypatch, clients.ClientWriter, "write", "except Exception as error", "except OSError as error")
     mutate(monkeypatch, live.LiveFeed, "_pass_on", "except Exception:", "except ConnectionError:")
     found = first_broken()
     assert found is not None
@@ -82,9 +82,9 @@ def test_a_standstill_that_nobody_notices_is_found(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("owner", "name", "old", "new"),
     [
-        pytest.param(watcher.Watcher, "offer", "offered[0][0] < self.position", "False", id="a frame is offered twice"),
+        pytest.param(clients.Watcher, "offer", "offered[0][0] < self.position", "False", id="a frame is offered twice"),
         pytest.param(
-            watcher.Watcher, "fall_behind", "self.position = self._backlog[0][0][0][0]", "pass", id="backlog is lost"
+            clients.Watcher, "fall_behind", "self.position = self._backlog[0][0][0][0]", "pass", id="backlog is lost"
         ),
         pytest.param(live.LiveFeed, "join", "if watcher.position < self._known_from", "if False", id="joins too early"),
         pytest.param(store.Store, "read", "if trimmed >= start", "if False", id="retention is not noticed"),

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviso_server.delivery import live
+from aviso_server.delivery.clients import Watcher
 from aviso_server.delivery.hub import Hub
-from aviso_server.delivery.watcher import Watcher
 from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite.log import SqliteLog

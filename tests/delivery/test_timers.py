@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from aviso_server.delivery.timers import Timers
+from aviso_server.delivery.hub import Timers
 from tests.delivery.simulation import in_simulated_time
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from aviso_server.delivery import live
-from aviso_server.delivery.client_writer import ClientWriter
-from aviso_server.delivery.watcher import Watcher
+from aviso_server.delivery.clients import ClientWriter, Watcher
 from aviso_server.log.base import Log
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.event_type import read_point

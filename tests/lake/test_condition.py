@@ -16,8 +16,8 @@ from aviso_server.lake.condition import sight_of
 from aviso_server.lake.scan import Scan, Window
 from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Table, Tables
-from aviso_server.model.constraint import Constraint
 from aviso_server.model.event_type import EventType, GenericType
+from aviso_server.model.fields import Constraint
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 from aviso_server.model.shapes import Point, Polygon, parse_polygon

@@ -1,4 +1,4 @@
-"""The promises of `aviso_server.log.records`, as tests that the records of every log pass."""
+"""The promises of `aviso_server.log.base`, as tests that the records of every log pass."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import ClassVar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aviso_server.log.base import Log
-from aviso_server.log.records import Change, Record
+from aviso_server.log.base import Change, Log, Record
 from tests.log.scenario import draft, in_event_loop, opened
 
 KEYS = ("state.a", "state.b", "dead.a.1")

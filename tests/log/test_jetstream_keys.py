@@ -10,8 +10,8 @@ import pytest
 
 from aviso_server.errors import KeyInDoubt, LogError
 from aviso_server.log.base import Key, Keyed, KeyPolicy, StoragePolicy
+from aviso_server.log.jetstream.broker_tables import Claim, Keys
 from aviso_server.log.jetstream.client import BrokerOptions, Connection
-from aviso_server.log.jetstream.keys import Claim, Keys
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from aviso_server.log.jetstream.log import JetStreamLog
 from tests.harness.broker import ask, publish, single

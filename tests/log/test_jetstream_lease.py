@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from aviso_server.log.jetstream.broker_tables import BrokerLease
 from aviso_server.log.jetstream.client import BrokerOptions, Connection
-from aviso_server.log.jetstream.lease import BrokerLease
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from tests.harness.broker import single
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aviso_server.log.base import KeyPolicy, Log
-from aviso_server.log.idempotency import pack_places, unpack_places
+from aviso_server.log.base import KeyPolicy, Log, pack_places, unpack_places
 from aviso_server.log.memory import MemoryLog
 from aviso_server.log.sqlite.database import DATABASE
 from aviso_server.log.sqlite.log import SqliteLog

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from aviso_server.log.base import Log
+from aviso_server.log.base import Change, Log
 from aviso_server.log.jetstream.client import BrokerOptions
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from aviso_server.log.jetstream.log import JetStreamLog
 from aviso_server.log.memory import MemoryLog
-from aviso_server.log.records import Change
 from aviso_server.log.sqlite.log import SqliteLog
 from tests.harness.broker import ask, single
 from tests.log.record_contract import RecordContract

@@ -10,12 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
-from aviso_server.model.constraint import COMPARISONS, Constraint
-from aviso_server.model.fields import Field
-from aviso_server.model.fields.areas import PolygonField
-from aviso_server.model.fields.dates import DateField, TimeField
-from aviso_server.model.fields.numbers import FloatField, IntField
-from aviso_server.model.fields.texts import EnumField, ExpverField, StringField
+from aviso_server.model.fields import (
+    COMPARISONS,
+    Constraint,
+    DateField,
+    EnumField,
+    ExpverField,
+    Field,
+    FloatField,
+    IntField,
+    PolygonField,
+    StringField,
+    TimeField,
+)
 
 INT = IntField(required=True)
 WEEK = IntField(required=True, range=(1, 7))

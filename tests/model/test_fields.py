@@ -9,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
-from aviso_server.model.fields import FIELD_TYPES, Field
-from aviso_server.model.fields.areas import PolygonField
-from aviso_server.model.fields.dates import DateField, TimeField
-from aviso_server.model.fields.numbers import FloatField, IntField
-from aviso_server.model.fields.texts import EnumField, ExpverField, StringField
+from aviso_server.model.fields import (
+    FIELD_TYPES,
+    DateField,
+    EnumField,
+    ExpverField,
+    Field,
+    FloatField,
+    IntField,
+    PolygonField,
+    StringField,
+    TimeField,
+)
 
 TEXT = StringField(required=True)
 SHORT = StringField(required=True, max_length=5)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
-from aviso_server.model.constraint import Constraint, Kind
 from aviso_server.model.event_type import EventType, GenericType, read_point
+from aviso_server.model.fields import Constraint, Kind
 from aviso_server.model.filter import LONGEST_FILTER, Filter
 from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Notification

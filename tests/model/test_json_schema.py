@@ -13,11 +13,19 @@ from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
 from aviso_server.model.event_type import EventType, read_point
-from aviso_server.model.fields import Field, SpatialField
-from aviso_server.model.fields.areas import PointCloudField, PolygonField
-from aviso_server.model.fields.dates import DateField, TimeField
-from aviso_server.model.fields.numbers import FloatField, IntField
-from aviso_server.model.fields.texts import EnumField, ExpverField, StringField
+from aviso_server.model.fields import (
+    DateField,
+    EnumField,
+    ExpverField,
+    Field,
+    FloatField,
+    IntField,
+    PointCloudField,
+    PolygonField,
+    SpatialField,
+    StringField,
+    TimeField,
+)
 from aviso_server.model.json_schema import filter_samples, filter_schema, published_sample, published_schema
 from aviso_server.model.times import INSTANT_TEXT, SEQUENCE_TEXT, parse_instant, parse_sequence
 

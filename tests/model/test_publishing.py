@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
-from aviso_server.model import publishing
+from aviso_server.model import event_type as event_types
 from aviso_server.model.event_type import MAX_PAYLOAD_DEPTH, EventType
 from aviso_server.model.notification import Draft
 from tests.model.event_types import EXTREME, SQUARE, event_type
@@ -142,7 +142,7 @@ def test_many_at_once_look_at_payloads_too() -> None:
 
 
 def test_many_at_once_and_more_values_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "_BULK_CACHE_SIZE", 10)
+    monkeypatch.setattr(event_types, "_BULK_CACHE_SIZE", 10)
     kind = fresh(ORDERS[0])
     for start in range(0, 60, 6):
         rows = [{"zone": "a", "step": step, "time": "6", "level": 2} for step in range(start, start + 6)]

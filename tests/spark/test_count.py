@@ -15,8 +15,8 @@ from aviso_server.lake.remove import Removed, delete, wipe
 from aviso_server.lake.scan import Scan
 from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Tables
-from aviso_server.model.constraint import Constraint
 from aviso_server.model.event_type import GenericType, read_point
+from aviso_server.model.fields import Constraint
 from aviso_server.model.filter import Filter
 from aviso_server.model.histogram import Tally
 from aviso_server.model.notification import Draft, Notification

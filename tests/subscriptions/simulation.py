@@ -21,7 +21,7 @@ import msgspec
 
 from aviso_server.delivery.hub import Hub, Pace
 from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.records import Change, Record
+from aviso_server.log.base import Change, Record
 from aviso_server.model.event_type import Catalogue
 from aviso_server.model.filter import Filter
 from aviso_server.model.times import SECOND, Span

@@ -32,7 +32,7 @@ from aviso_server.config.settings import (
 )
 from aviso_server.config.sources import Findings, Node
 from aviso_server.errors import Problem
-from aviso_server.model.fields.field import SpatialField
+from aviso_server.model.fields import SpatialField
 
 __all__ = [
     "DEFAULT_ALGORITHMS",

@@ -31,7 +31,7 @@ from aviso_server.config.sources import Findings, Node, gather
 from aviso_server.errors import ConfigError, Problem
 from aviso_server.log.base import StoragePolicy
 from aviso_server.model.event_type import TOPIC_BASE, EventType, build_event_type
-from aviso_server.model.fields.field import SpatialField
+from aviso_server.model.fields import SpatialField
 from aviso_server.model.lateness import EVENT_TYPE as ALARMS
 from aviso_server.model.lateness import Watched, date_field, default_fields
 from aviso_server.model.times import SECOND

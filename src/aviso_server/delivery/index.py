@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import shapely
 
-from aviso_server.model.constraint import Kind
+from aviso_server.model.fields import Kind
 from aviso_server.model.filter import Filter, View
 from aviso_server.model.notification import Box
 from aviso_server.model.shapes import Point

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from aviso_server.counters import RequestTally
-from aviso_server.delivery.client_writer import Send
+from aviso_server.delivery.clients import Send
 from aviso_server.diagnostics.log_records import ANONYMOUS, CALLER
 from aviso_server.http.asyncapi import asyncapi_document
 from aviso_server.http.auth import ARCHIVE_JOB

@@ -19,8 +19,7 @@ from aviso_server.http.openapi import (
 )
 from aviso_server.http.routing import Route
 from aviso_server.model.event_type import Catalogue, EventType
-from aviso_server.model.fields.areas import PointCloudField, PolygonField
-from aviso_server.model.fields.field import PAIR_SCHEMA, Field
+from aviso_server.model.fields import PAIR_SCHEMA, Field, PointCloudField, PolygonField
 from aviso_server.model.json_schema import published_schema
 
 __all__ = ["asyncapi_document"]

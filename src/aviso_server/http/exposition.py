@@ -18,9 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from aviso_server import __version__
 from aviso_server.archive.supervisor import State
 from aviso_server.counters import UNKNOWN, Histogram, NotificationStatus
-from aviso_server.delivery.client_writer import Send
+from aviso_server.delivery.clients import Send, Watcher
 from aviso_server.delivery.hub import GENERIC
-from aviso_server.delivery.watcher import Watcher
 from aviso_server.diagnostics.log_records import RECORDS
 from aviso_server.errors import LogError, StreamUnusable
 from aviso_server.http.auth import OUTCOMES

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from aviso_server.delivery.client_writer import ClientWriter, Send
+from aviso_server.delivery.clients import ClientWriter, Send
 from aviso_server.http.body import Receive, read_body
 
 if TYPE_CHECKING:

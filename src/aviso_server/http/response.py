@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from aviso_server.delivery.client_writer import Send
+from aviso_server.delivery.clients import Send
 
 __all__ = [
     "HTML",

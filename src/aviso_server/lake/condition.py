@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from aviso_server.lake.schema import MADE_UP
 from aviso_server.model import topic
 from aviso_server.model.batch import BOX, TIME_NS, columns_of
-from aviso_server.model.constraint import Constraint
 from aviso_server.model.event_type import GenericType
+from aviso_server.model.fields import Constraint
 from aviso_server.model.filter import Area, Filter
 from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Box, Notification

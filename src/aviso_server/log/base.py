@@ -19,14 +19,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from aviso_server.counters import Histogram
-from aviso_server.errors import KeyRefused
-from aviso_server.log.records import Records
+from aviso_server.errors import KeyRefused, KeyReused
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = [
@@ -38,15 +37,21 @@ __all__ = [
     "Batch",
     "BatchKey",
     "Batching",
+    "Change",
     "Follower",
     "Followers",
     "HeldBack",
     "Key",
     "KeyPolicy",
     "Keyed",
+    "KnownBatch",
+    "KnownKey",
     "Lease",
     "Log",
     "Lost",
+    "MemoryRecords",
+    "Record",
+    "Records",
     "RetentionClock",
     "Shared",
     "StoragePolicy",
@@ -54,11 +59,88 @@ __all__ = [
     "Subscription",
     "ThreadedLog",
     "Waiting",
+    "append_once",
     "boot_time_ns",
     "exceeded",
     "has_limits",
     "horizon",
+    "pack_places",
+    "unpack_places",
+    "with_own_keys",
 ]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record as it is now; one without a value was removed."""
+
+    key: str
+    revision: int  # higher than that of every earlier change of any record
+    value: bytes
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """What a record is to become; without a value it is removed."""
+
+    key: str  # tokens of letters, digits, - and _, joined by dots
+    value: bytes
+    expected: int = 0  # the revision that is replaced; 0: there must be none
+
+
+class Records(Protocol):
+    """Small records beside a log, durable as it is: what subscriptions are, and how far each has come.
+
+    Every change names the revision that it replaces, so that of two writers with the same idea one finds out. A log on
+    a broker shares its records with all servers; the others belong to one process.
+    """
+
+    shared: bool  # other servers write here too
+
+    async def load(self, prefix: str) -> Sequence[Record]:
+        """Return the records whose keys begin like this, sorted by key; LogError if that is not possible now."""
+
+    async def save(self, changes: Sequence[Change]) -> Sequence[int | None]:
+        """Make the changes and return the new revisions once they are durable.
+
+        Each change is judged by itself: None for one whose record has another revision than the expected.
+        """
+
+    async def changed(self, after: int) -> Sequence[Record]:
+        """Return what was changed after a revision, in order of revisions: of each record the newest change.
+
+        A log that shares its records also returns those that were removed.
+        """
+
+
+class MemoryRecords:
+    """Records that are gone when the process ends."""
+
+    shared = False
+
+    def __init__(self) -> None:
+        self._records: dict[str, Record] = {}
+        self._newest = 0
+
+    async def load(self, prefix: str) -> Sequence[Record]:
+        return [self._records[key] for key in sorted(self._records) if key.startswith(prefix)]
+
+    async def save(self, changes: Sequence[Change]) -> Sequence[int | None]:
+        return [self._save(change) for change in changes]
+
+    async def changed(self, after: int) -> Sequence[Record]:
+        found = [record for record in self._records.values() if record.revision > after]
+        return sorted(found, key=lambda record: record.revision)
+
+    def _save(self, change: Change) -> int | None:
+        known = self._records.get(change.key)
+        if (0 if known is None else known.revision) != change.expected:
+            return None
+        self._newest += 1
+        if change.value:
+            self._records[change.key] = Record(change.key, self._newest, change.value)
+        else:
+            self._records.pop(change.key, None)
+        return self._newest
+
 
 T = TypeVar("T")
 
@@ -441,3 +523,110 @@ def exceeded(policy: StoragePolicy, count: int, size: int) -> bool:
     return (policy.max_messages is not None and count > policy.max_messages) or (
         policy.max_bytes is not None and size > policy.max_bytes
     )
+
+
+class KnownKey(NamedTuple):
+    """What was stored under a key."""
+
+    content: bytes
+    sequence: int
+
+
+class KnownBatch(NamedTuple):
+    """What was stored under the key of a batch."""
+
+    content: bytes
+    sequences: Mapping[int, int]  # by places in the batch
+
+
+class KeyBook(Protocol):
+    """The keys that are remembered."""
+
+    def get(self, name: bytes) -> KnownKey | None:
+        """Return what was stored under this name; None if nothing was, or if that was too long ago."""
+
+    def add(self, key: Key, sequence: int) -> None:
+        """Note what was stored just now."""
+
+    def get_batch(self, name: bytes) -> KnownBatch | None:
+        """Return what was stored under this name of a batch; else as `get`."""
+
+    def add_batch(self, name: bytes, known: KnownBatch) -> None:
+        """Note what was stored just now, or some of it earlier."""
+
+
+def append_once(
+    entries: Sequence[Keyed],
+    whole: bool,
+    book: KeyBook,
+    store: Callable[[Sequence[Draft]], Sequence[int]],
+    batch: BatchKey | None = None,
+) -> list[Appended | KeyRefused]:
+    """Store what is new; KeyReused if `whole` and one of the keys stands for something else, before any is stored."""
+    if whole:
+        _refuse_reuse(entries, book)
+    earlier = None if batch is None else book.get_batch(batch.name)
+    if batch is not None and earlier is not None and earlier.content != batch.content:
+        raise KeyReused
+    if batch is not None and earlier is None and not any([entry.key for entry in entries]):  # noqa: C419  # quicker
+        sequences = store([entry.draft for entry in entries])
+        book.add_batch(batch.name, KnownBatch(batch.content, dict(zip(batch.places, sequences, strict=True))))
+        return [Appended(sequence) for sequence in sequences]
+    known_places = {} if earlier is None else earlier.sequences
+    new_places: dict[int, int] = {}
+    outcomes: list[Appended | KeyRefused] = []
+    for number, entry in enumerate(entries):
+        key = entry.key
+        if key is not None:
+            known = book.get(key.name)
+            if known is None:
+                [sequence] = store([entry.draft])
+                book.add(key, sequence)
+                outcomes.append(Appended(sequence))
+            elif known.content == key.content:
+                outcomes.append(Appended(known.sequence, repeated=True))
+            else:
+                outcomes.append(KeyReused())
+        elif batch is None:
+            outcomes.append(Appended(store([entry.draft])[0]))
+        elif (place := batch.places[number]) in known_places:
+            outcomes.append(Appended(known_places[place], repeated=True))
+        else:
+            [sequence] = [new_places[place]] = store([entry.draft])
+            outcomes.append(Appended(sequence))
+    if batch is not None and new_places:
+        book.add_batch(batch.name, KnownBatch(batch.content, {**known_places, **new_places}))
+    return outcomes
+
+
+def with_own_keys(entries: Sequence[Keyed], batch: BatchKey) -> list[Keyed]:
+    """Give each entry a key of its own: for logs that keep one for each notification."""
+    return [
+        entry if entry.key is not None else Keyed(entry.draft, batch.of(number)) for number, entry in enumerate(entries)
+    ]
+
+
+def pack_places(sequences: Mapping[int, int]) -> bytes:
+    """Pack the sequences of a batch by places into as few bytes as there are interruptions."""
+    runs: list[list[int]] = []  # place, sequence, length
+    for place, sequence in sorted(sequences.items()):
+        if runs and place == runs[-1][0] + runs[-1][2] and sequence == runs[-1][1] + runs[-1][2]:
+            runs[-1][2] += 1
+        else:
+            runs.append([place, sequence, 1])
+    return msgspec.msgpack.encode(runs)
+
+
+def unpack_places(packed: bytes) -> Iterable[tuple[int, int]]:
+    """Return the places and sequences that went into `pack_places`."""
+    for place, sequence, length in msgspec.msgpack.decode(packed, type=list[tuple[int, int, int]]):
+        yield from zip(range(place, place + length), range(sequence, sequence + length), strict=True)
+
+
+def _refuse_reuse(entries: Sequence[Keyed], book: KeyBook) -> None:
+    contents: dict[bytes, bytes] = {}
+    for key in [entry.key for entry in entries if entry.key is not None]:
+        known = book.get(key.name)
+        content = contents.setdefault(key.name, key.content) if known is None else known.content
+        if content != key.content:
+            raise KeyReused

@@ -25,12 +25,17 @@ from aviso_server.log.base import (
     Key,
     Keyed,
     KeyPolicy,
+    KnownBatch,
+    KnownKey,
     Lost,
+    MemoryRecords,
+    Records,
     StreamState,
     Subscription,
+    append_once,
+    pack_places,
+    unpack_places,
 )
-from aviso_server.log.idempotency import KnownBatch, KnownKey, append_once, pack_places, unpack_places
-from aviso_server.log.records import MemoryRecords, Records
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["MemoryLog"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from aviso_server.model.constraint import Constraint
+from aviso_server.model.fields import Constraint
 from aviso_server.model.filter import Area, Filter, Shape, View
 from aviso_server.model.json_text import compact, shortest
 from aviso_server.model.notification import Box, Notification

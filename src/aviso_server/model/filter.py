@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from aviso_server.model import topic as topics
-from aviso_server.model.constraint import COMPARISONS, Constraint, Kind, Operand
+from aviso_server.model.fields import COMPARISONS, Constraint, Kind, Operand
 from aviso_server.model.json_text import compact
 from aviso_server.model.notification import Box, Notification, Run
 from aviso_server.model.predicates import cloud_touches, contains, intersects

@@ -6,8 +6,7 @@ from typing import Any
 
 from aviso_server.model import shapes
 from aviso_server.model.event_type import EventType
-from aviso_server.model.fields.areas import PointCloudField, PolygonField
-from aviso_server.model.fields.field import PAIR_SCHEMA
+from aviso_server.model.fields import PAIR_SCHEMA, PointCloudField, PolygonField
 
 __all__ = [
     "filter_samples",

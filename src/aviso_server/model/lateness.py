@@ -12,9 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from aviso_server.model.event_type import EventType
-from aviso_server.model.fields import Field, SpatialField
-from aviso_server.model.fields.dates import DateField
-from aviso_server.model.fields.texts import EnumField, StringField
+from aviso_server.model.fields import DateField, EnumField, Field, SpatialField, StringField
 from aviso_server.model.notification import Draft
 from aviso_server.model.times import seconds_text
 

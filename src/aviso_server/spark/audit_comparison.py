@@ -25,9 +25,8 @@ from aviso_server.lake.storage import Storage, joined
 from aviso_server.model import batch
 from aviso_server.model import topic as topics
 from aviso_server.model.batch import field_arrays
-from aviso_server.model.event_type import EventType, GenericType
+from aviso_server.model.event_type import Bulk, EventType, GenericType
 from aviso_server.model.json_text import compact, loads
-from aviso_server.model.publishing import Bulk
 from aviso_server.model.shapes import polygon_json, polygon_of, with_array
 from aviso_server.model.times import SECOND, seconds_text
 from pyspark_aviso.read import BatchReader, SequenceRange

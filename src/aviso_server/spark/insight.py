@@ -44,10 +44,7 @@ from aviso_server.lake.ranges import Range, joined_ranges
 from aviso_server.lake.storage import Storage, joined
 from aviso_server.lake.table import Tables
 from aviso_server.model.event_type import EventType, GenericType
-from aviso_server.model.fields import Field, SpatialField
-from aviso_server.model.fields.areas import PointCloudField
-from aviso_server.model.fields.dates import DateField, TimeField
-from aviso_server.model.fields.numbers import IntField
+from aviso_server.model.fields import DateField, Field, IntField, PointCloudField, SpatialField, TimeField
 from aviso_server.model.times import SECOND
 from aviso_server.spark.archiver import ArchiveSettings, ArchiveStatus
 from aviso_server.spark.catalogue import fetch_catalogue

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from aviso_server.errors import LogError, LogUnavailable
-from aviso_server.log.records import Change, Records
+from aviso_server.log.base import Change, Records
 from aviso_server.model.filter import Filter
 from aviso_server.subscriptions.cursor import Cursor
 from aviso_server.subscriptions.subscription import Definition, Gap, State, Status, Subscription

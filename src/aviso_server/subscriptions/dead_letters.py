@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aviso_server.log.records import Change, Records
+from aviso_server.log.base import Change, Records
 
 __all__ = ["DeadLetter", "DeadLetters"]
 

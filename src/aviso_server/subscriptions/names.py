@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from aviso_server.errors import LogError
-from aviso_server.log.records import Change, Records
+from aviso_server.log.base import Change, Records
 from aviso_server.model.times import SECOND
 
 __all__ = ["NameTaken", "Names"]

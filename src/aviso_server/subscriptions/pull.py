@@ -16,7 +16,7 @@ import msgspec
 
 from aviso_server.delivery.hub import Hub
 from aviso_server.errors import InvalidRequest, LogError, LogUnavailable
-from aviso_server.log.records import Change, Records
+from aviso_server.log.base import Change, Records
 from aviso_server.model.times import SECOND
 from aviso_server.subscriptions.active import Active, Tally, state_key
 from aviso_server.subscriptions.cursor import Cursor, read_events

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from aviso_server.delivery.timers import Timers
+from aviso_server.delivery.hub import Timers
 from aviso_server.errors import InvalidRequest, LogError
 from aviso_server.model.times import SECOND, event_time
 from aviso_server.subscriptions.active import Active, StateWriter, Tally

@@ -20,10 +20,9 @@ from typing import Any
 
 import msgspec
 
-from aviso_server.delivery.hub import Hub
-from aviso_server.delivery.timers import Timers
+from aviso_server.delivery.hub import Hub, Timers
 from aviso_server.errors import InvalidRequest, LogError, LogUnavailable, RequestError
-from aviso_server.log.records import Change, Record
+from aviso_server.log.base import Change, Record
 from aviso_server.model.event_type import Catalogue, EventType, read_point
 from aviso_server.model.filter import Filter
 from aviso_server.model.times import SECOND, Span, parse_instant

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from aviso_server import __version__
 from aviso_server.archive.reports import AuditResult, Quarantine
 from aviso_server.archive.supervisor import State
-from aviso_server.delivery.watcher import Watcher
+from aviso_server.delivery.clients import Watcher
 from aviso_server.diagnostics.log_records import RECENT, RecentRecord
 from aviso_server.errors import LogError, StreamUnusable
 from aviso_server.http.auth import User, unauthorized

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from msgspec import Meta
 
 from aviso_server.delivery import sse
+from aviso_server.delivery.clients import Replay
 from aviso_server.delivery.formats import (
     ARROW,
     EVENT_STREAM,
@@ -22,7 +23,6 @@ from aviso_server.delivery.formats import (
     JsonLines,
     Receipt,
 )
-from aviso_server.delivery.replay import Replay
 from aviso_server.diagnostics.log_records import CALLER
 from aviso_server.errors import InvalidRequest, LogError, RequestError, StreamUnusable
 from aviso_server.http.body import RequestBody, aside, parse_request

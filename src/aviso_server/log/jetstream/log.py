@@ -26,16 +26,16 @@ from aviso_server.log.base import (
     Keyed,
     KeyPolicy,
     Lost,
+    Records,
     StoragePolicy,
     StreamState,
     Subscription,
+    with_own_keys,
 )
-from aviso_server.log.idempotency import with_own_keys
 from aviso_server.log.jetstream.broker_streams import NO_STREAM, Streams, weaknesses
+from aviso_server.log.jetstream.broker_tables import BrokerLease, BrokerRecords, Keys, OncePublisher
 from aviso_server.log.jetstream.client import BrokerOptions, BrokerRefusal, Connection
 from aviso_server.log.jetstream.follower import StreamFollower
-from aviso_server.log.jetstream.keys import Keys, OncePublisher
-from aviso_server.log.jetstream.lease import BrokerLease
 from aviso_server.log.jetstream.publisher import (
     GROUP,
     Backlog,
@@ -46,9 +46,7 @@ from aviso_server.log.jetstream.publisher import (
 )
 from aviso_server.log.jetstream.reader import BrokerReader
 from aviso_server.log.jetstream.retention import BrokerRetention
-from aviso_server.log.jetstream.subject_table import BrokerRecords
 from aviso_server.log.jetstream.wire import identify_by
-from aviso_server.log.records import Records
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["JetStreamLog"]

@@ -20,7 +20,6 @@ from aviso_server.errors import LogDamaged, LogError, LogInUse, LogUnavailable
 from aviso_server.lockfile import Lockfile, LockHeld, move_into_place
 from aviso_server.log.base import StreamState
 from aviso_server.log.sqlite.ledger import LEDGER, START, Sums, read_ledger, unpack_sums, write_ledger
-from aviso_server.log.sqlite.write_ahead import wal_of
 
 __all__ = [
     "DATABASE",
@@ -47,6 +46,7 @@ __all__ = [
     "prepare",
     "save_entry",
     "upgrade",
+    "wal_of",
 ]
 
 DATABASE = "log.sqlite"
@@ -121,6 +121,11 @@ class WriteAheadFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
+
+
+def wal_of(file: Path) -> Path:
+    """Return the path of a database's write-ahead file."""
+    return file.with_name(f"{file.name}-wal")
 
 
 def connect(file: Path) -> sqlite3.Connection:

@@ -30,18 +30,20 @@ from aviso_server.log.base import (
     Archived,
     Batch,
     BatchKey,
+    Change,
     Follower,
     Followers,
     Keyed,
     KeyPolicy,
     Lost,
+    Record,
+    Records,
     RetentionClock,
     StoragePolicy,
     StreamState,
     Subscription,
     boot_time_ns,
 )
-from aviso_server.log.records import Change, Record, Records
 from aviso_server.log.sqlite.damage import acknowledged_of, refuse_damage
 from aviso_server.log.sqlite.database import (
     DirectoryLock,

@@ -21,17 +21,22 @@ from aviso_server.log.base import (
     Appended,
     Archived,
     BatchKey,
+    Change,
     HeldBack,
     Key,
     Keyed,
     KeyPolicy,
+    KnownBatch,
+    KnownKey,
+    Record,
     StoragePolicy,
+    append_once,
     exceeded,
     has_limits,
     horizon,
+    pack_places,
+    unpack_places,
 )
-from aviso_server.log.idempotency import KnownBatch, KnownKey, append_once, pack_places, unpack_places
-from aviso_server.log.records import Change, Record
 from aviso_server.log.sqlite.database import Entry, add_absent, create_stream, first_held, save_entry
 from aviso_server.log.sqlite.ledger import PACKED_BOX, chain
 from aviso_server.model.notification import Draft, Notification

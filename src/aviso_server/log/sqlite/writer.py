@@ -261,7 +261,7 @@ class Writer:
     def _transact(
         self, change: Callable[[StreamTables], None]
     ) -> tuple[dict[str, Entry], list[tuple[str, Sequence[Notification]]]]:
-        self._settle()  # each transaction begins when the last one is on disk: `write_ahead` relies on it
+        self._settle()  # each transaction begins when the last one is on disk: `damage` relies on it
         if self._broken is not None:
             raise self._broken
         tables = StreamTables(

@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aviso_server.errors import InvalidRequest, MalformedRequest, RequestError
-from aviso_server.model.event_type import MAX_PAYLOAD_DEPTH, EventType, GenericType
+from aviso_server.model.event_type import MAX_PAYLOAD_DEPTH, Bulk, EventType, GenericType, places_of
 from aviso_server.model.fields import Field, SpatialField
 from aviso_server.model.json_text import MAX_DEPTH, compact, deeper_than, identifier_text, loads
 from aviso_server.model.notification import Box
-from aviso_server.model.publishing import Bulk, places_of
 from aviso_server.model.times import SECOND, parse_instant
 
 __all__ = [

@@ -19,7 +19,7 @@ import pyarrow as pa
 from aviso_server.errors import InvalidRequest, MalformedRequest, PipelineError, RequestError
 from aviso_server.model.batch import BOX, TIME_NS, columns_of
 from aviso_server.model.event_type import EventType, GenericType, payload_bytes
-from aviso_server.model.fields.texts import ExpverField
+from aviso_server.model.fields import ExpverField
 from aviso_server.model.json_text import loads
 from aviso_server.model.times import event_time
 from aviso_server.spark.load.inputs import Input
