@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -59,18 +59,8 @@ from aviso_server.log.sqlite.database import (
 )
 from aviso_server.log.sqlite.ledger import Ledger
 from aviso_server.log.sqlite.reader import SqliteReader, handy_batch
-from aviso_server.log.sqlite.transaction import KeyedAppend, SaveRecords, load_records
-from aviso_server.log.sqlite.writer import (
-    Advance,
-    Append,
-    AppendMany,
-    Checkpoints,
-    CommitOutcome,
-    Remove,
-    Wipe,
-    Work,
-    Writer,
-)
+from aviso_server.log.sqlite.transaction import StreamTables, load_records, save_records
+from aviso_server.log.sqlite.writer import Checkpoints, CommitOutcome, Work, Writer
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["SqliteLog"]
@@ -152,21 +142,17 @@ class SqliteLog:
     def append(self, draft: Draft) -> asyncio.Future[Notification]:
         """Store one notification and return it once it is on disk."""
         try:
-            future = self._promise(1)
+            return self._submit(lambda tables: tables.of(draft.stream).add(draft), 1)
         except LogUnavailable as refused:
-            future = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
             future.set_exception(refused)
             return future
-        self._submit(Append(draft, future))
-        return future
 
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         if not drafts:
             return []
-        future = self._promise(len(drafts))
-        self._submit(AppendMany(tuple(drafts), future))
-        notifications: Sequence[Notification] = await future
-        return notifications
+        drafts = tuple(drafts)
+        return await self._submit(lambda tables: tables.add_all(drafts), len(drafts))
 
     async def append_keyed(
         self, entries: Sequence[Keyed], whole: bool, batch: BatchKey | None = None
@@ -174,9 +160,10 @@ class SqliteLog:
         """Store what was not stored under its key before, in one commit with the keys, all or none."""
         if not entries:
             return []
-        future = self._promise(len(entries))
-        self._submit(KeyedAppend(tuple(entries), whole, batch, future))
-        outcomes: Sequence[Appended | KeyRefused] | KeyRefused = await future
+        entries = tuple(entries)
+        names = [entry.key.name for entry in entries if entry.key is not None]
+        names += [] if batch is None else [batch.name]
+        outcomes = await self._submit(lambda tables: tables.add_once(entries, whole, batch), len(entries), names)
         if isinstance(outcomes, KeyRefused):
             raise outcomes
         return outcomes
@@ -246,32 +233,22 @@ class SqliteLog:
         return NEVER_USED.first - 1 if entry is None else await reader.last_before(entry, time + 1)
 
     async def delete(self, stream: str, sequence: int) -> bool:
-        future = self._promise(0)
-        self._submit(Remove(stream, sequence, future))
-        return bool(await future)
+        def remove(tables: StreamTables) -> bool:
+            table = tables.existing(stream)
+            return table is not None and table.remove(sequence)
+
+        return await self._submit(remove)
 
     async def wipe(self, stream: str) -> int | None:
-        future = self._promise(0)
-        self._submit(Wipe(stream, future))
-        removed: int | None = await future
-        return removed
+        def wipe(tables: StreamTables) -> int | None:
+            table = tables.existing(stream)
+            return None if table is None else table.wipe()
+
+        return await self._submit(wipe)
 
     async def advance(self, stream: str, last: int) -> None:
         """Go on numbering a stream after `last`, if it is not further already: the archive has it up to there."""
-        future = self._promise(0)
-        self._submit(Advance(stream, last, future))
-        await future
-
-    async def load_records(self, prefix: str, after: int = 0) -> Sequence[Record]:
-        """Return the records whose keys begin like this and that were changed after a revision."""
-        return await self._reader().ask(lambda connection: load_records(connection, prefix, after))
-
-    async def save_records(self, changes: Sequence[Change]) -> Sequence[int | None]:
-        """Change records in the next commit."""
-        future = self._promise(0)
-        self._submit(SaveRecords(tuple(changes), future))
-        revisions: Sequence[int | None] = await future
-        return revisions
+        await self._submit(lambda tables: tables.of(stream).advance(last))
 
     @property
     def held_back(self) -> frozenset[str]:
@@ -282,7 +259,10 @@ class SqliteLog:
             raise LogUnavailable(f"the log in '{self._path}' is closed")
         return self._opened.reader
 
-    def _promise(self, drafts: int) -> asyncio.Future[Any]:
+    def _submit(
+        self, do: Callable[[StreamTables], T], drafts: int = 0, keys: Sequence[bytes] = ()
+    ) -> asyncio.Future[T]:
+        """Have the next transaction do this; it answers with what that returns."""
         opened = self._opened
         if not self._accepting or opened is None:
             raise LogUnavailable(f"the log in '{self._path}' is closed")
@@ -291,20 +271,18 @@ class SqliteLog:
                 f"{self._waiting} notifications wait to be written and {self._max_waiting} may; publish again later"
             )
         self._waiting += drafts
-        return opened.loop.create_future()
-
-    def _submit(self, work: Work) -> None:
         # What two turns of the event loop bring, and what comes while the last commit is on its way to the disk, is
         # committed together. Whoever was alone in the last commit waits for one turn only, which beside many watchers
         # takes long.
-        assert self._opened is not None  # _promise has looked
+        loop = opened.loop
         if not self._gathered and not self._handed_over:
-            loop = self._opened.loop
             if self._alone:
                 loop.call_soon(self._hand_over)
             else:
                 loop.call_soon(loop.call_soon, self._hand_over)
-        self._gathered.append(work)
+        future: asyncio.Future[T] = loop.create_future()
+        self._gathered.append(Work(do, future, drafts, keys))
+        return future
 
     def _hand_over(self) -> None:
         if not self._gathered or self._opened is None:
@@ -349,18 +327,20 @@ class SqliteLog:
             ) from error
         except OSError as error:
             raise self._not_opened(error) from error
-        connection: sqlite3.Connection | None = None
-        wal: WriteAheadFile | None = None
-        ledger: Ledger | None = None
+        held = contextlib.ExitStack()
         try:
+            held.callback(self._lock.release)
             self._lock.take()
             file = prepare(self._path)
             refuse_damage(file, acknowledged_of(self._path))
             connection = connect_without_sync(file)
+            held.callback(connection.close)
             upgrade(connection)
             entries = load_entries(connection)
             wal = WriteAheadFile(file)
+            held.callback(wal.close)
             ledger = Ledger(self._path, {entry.id: (name, entry.last) for name, entry in entries.items()})
+            held.callback(ledger.close)
             checkpoints = Checkpoints(file, ledger)
 
             def deliver(outcomes: Sequence[CommitOutcome]) -> None:
@@ -387,15 +367,9 @@ class SqliteLog:
             reader = SqliteReader(file)
             checkpoints.start()
             writer.start()
-            return _Opened(loop, connection, writer, reader, checkpoints, wal, ledger)
+            return _Opened(loop, connection, writer, reader, checkpoints, held)
         except BaseException as error:
-            if ledger is not None:
-                ledger.close()
-            if wal is not None:
-                wal.close()
-            if connection is not None:
-                connection.close()
-            self._lock.release()
+            held.close()
             if isinstance(error, (sqlite3.Error, OSError)) and not isinstance(error, LogError):
                 raise self._not_opened(error) from error
             raise
@@ -421,11 +395,8 @@ class SqliteLog:
         # If this fails, everything is still in the write-ahead log and found there at the next start.
         with contextlib.suppress(sqlite3.Error):
             opened.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        opened.connection.close()
-        opened.wal.close()
-        with contextlib.suppress(OSError):  # it is as good as it was
-            opened.ledger.close()
-        self._lock.release()
+        with contextlib.suppress(OSError):  # the ledger is as good as it was
+            opened.held.close()
 
 
 class _Records:
@@ -437,13 +408,15 @@ class _Records:
         self._log = log
 
     async def load(self, prefix: str) -> Sequence[Record]:
-        return sorted(await self._log.load_records(prefix), key=lambda record: record.key)
+        found = await self._log._reader().ask(lambda connection: load_records(connection, prefix, 0))
+        return sorted(found, key=lambda record: record.key)
 
     async def save(self, changes: Sequence[Change]) -> Sequence[int | None]:
-        return await self._log.save_records(changes)
+        changes = tuple(changes)
+        return await self._log._submit(lambda tables: save_records(tables.connection, changes))
 
     async def changed(self, after: int) -> Sequence[Record]:
-        return await self._log.load_records("", after)
+        return await self._log._reader().ask(lambda connection: load_records(connection, "", after))
 
 
 @dataclass(slots=True)
@@ -455,7 +428,6 @@ class _Opened:
     writer: Writer
     reader: SqliteReader
     checkpoints: Checkpoints
-    wal: WriteAheadFile
-    ledger: Ledger
+    held: contextlib.ExitStack  # the files
     closing: bool = False
     closed: asyncio.Future[None] | None = None

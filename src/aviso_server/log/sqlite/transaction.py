@@ -7,14 +7,10 @@ and in the place of a sequence it has a blob with the sequences of all places.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
-
-import msgspec
 
 from aviso_server.errors import KeyRefused
 from aviso_server.log.base import (
@@ -44,8 +40,6 @@ from aviso_server.model.notification import Draft, Notification
 __all__ = [
     "KEEP_ALL",
     "KeyTable",
-    "KeyedAppend",
-    "SaveRecords",
     "SqliteRetention",
     "StreamTable",
     "StreamTables",
@@ -132,12 +126,6 @@ class StreamTable:
         if self._policy.max_bytes is not None and self.bytes > self._policy.max_bytes:
             self._trim_below(self._after_bytes(self.bytes - self._policy.max_bytes))
 
-    def expire(self, horizon: int, at_most: int) -> bool:
-        """Remove the oldest stored before `horizon`, `at_most` of them at a time; True if more are left."""
-        before = self.count
-        self._trim_below(self._after_expired(horizon, at_most))
-        return before - self.count == at_most
-
     def trim_archived(self, policy: StoragePolicy, archived: int, horizon: int | None, at_most: int) -> bool:
         """Remove the oldest that the policy does not keep, as far as they are archived; True if more may be left.
 
@@ -162,6 +150,7 @@ class StreamTable:
 
     def advance(self, last: int) -> None:
         """Go on numbering after `last`: everything up to there was given out, and is to be found in the archive."""
+        self.flush()
         if last > self.last:
             self.last = self.trimmed = last
             self._oldest_may_be_gone = True
@@ -172,6 +161,7 @@ class StreamTable:
 
     def remove(self, sequence: int) -> bool:
         """Remove one notification; False if it is not there."""
+        self.flush()
         if not self._entry.first <= sequence <= self.last:
             return False
         row = self._connection.execute(f"SELECT size FROM {self._table} WHERE sequence = ?", (sequence,)).fetchone()
@@ -186,6 +176,7 @@ class StreamTable:
 
     def wipe(self) -> int:
         """Remove all notifications and return how many there were."""
+        self.flush()
         self._connection.execute(f"DELETE FROM {self._table}")
         self._connection.execute("DELETE FROM absent WHERE stream = ?", (self._entry.id,))
         add_absent(self._connection, self._entry.id, 1, self.last)
@@ -327,6 +318,8 @@ class StreamTables:
         self._policies = policies
         self._now = now
         self._trims = trims  # while something is added; else that is done beside
+        self.keys: KeyTable | None = None  # if something has keys
+        self.connection = connection
         self.touched: dict[str, StreamTable] = {}
 
     def of(self, stream: str) -> StreamTable:
@@ -344,6 +337,17 @@ class StreamTables:
             return self.of(drafts[0].stream).add_all(drafts)
         return [self.of(draft.stream).add(draft) for draft in drafts]
 
+    def add_once(
+        self, entries: Sequence[Keyed], whole: bool, batch: BatchKey | None
+    ) -> list[Appended | KeyRefused] | KeyRefused:
+        """Number what was not stored under its key before; return where each of them is."""
+        assert self.keys is not None  # whoever has keys names them
+        try:
+            store = self.add_all
+            return append_once(entries, whole, self.keys, lambda new: [each.sequence for each in store(new)], batch)
+        except KeyRefused as error:
+            return error
+
     def existing(self, stream: str) -> StreamTable | None:
         """Return the stream's table; None if it has none."""
         table = self.touched.get(stream)
@@ -351,14 +355,10 @@ class StreamTables:
             table = self._open(entry)
         return table
 
-    def flush(self) -> None:
-        """Insert everything that waits."""
-        for table in self.touched.values():
-            table.flush()
-
     def save(self) -> dict[str, Entry]:
         """Insert everything that waits and save the catalogue; the streams that were touched as they are now."""
-        self.flush()
+        for table in self.touched.values():
+            table.flush()
         return {name: table.save() for name, table in self.touched.items()}
 
     def added(self) -> list[tuple[str, Sequence[Notification]]]:
@@ -394,22 +394,6 @@ class StreamTables:
             return False
         self._connection.execute(f"CREATE INDEX {entry.table}_topic ON {entry.table} (topic)")
         return True
-
-
-class KeyedAppend(msgspec.Struct, gc=False):
-    """Store these under their keys; the answer is what became of each, or KeyRefused for all of them."""
-
-    entries: Sequence[Keyed]
-    whole: bool
-    batch: BatchKey | None
-    future: asyncio.Future[Any]
-
-
-class SaveRecords(msgspec.Struct, gc=False):
-    """Change records; the answer is the new revisions, None for those that others have changed."""
-
-    changes: Sequence[Change]
-    future: asyncio.Future[Any]
 
 
 _RECORDS = """
@@ -452,18 +436,14 @@ def load_records(connection: sqlite3.Connection, prefix: str, after: int) -> lis
 
 
 class KeyTable:
-    """The keys while a transaction is open; `work` is everything in it that has keys."""
+    """The keys while a transaction is open; `names` are those that are asked for in it."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, work: Sequence[KeyedAppend], policy: KeyPolicy, now: int
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, names: Sequence[bytes], policy: KeyPolicy, now: int) -> None:
         self._connection = connection
         self._policy = policy
         self._now = now
         self._added: list[tuple[bytes, bytes, int | bytes]] = []  # name, content, and where it is
         connection.execute(_TABLE)
-        names = [one.batch.name for one in work if one.batch is not None]
-        names += [entry.key.name for one in work for entry in one.entries if entry.key is not None]
         self._known: dict[bytes, KnownKey] = {}
         self._batches: dict[bytes, KnownBatch] = {}
         for start in range(0, len(names), _AT_ONCE):
@@ -494,15 +474,6 @@ class KeyTable:
         """Note what was stored just now, or some of it earlier; `save` brings it into the table."""
         self._batches[name] = known
         self._added.append((name, known.content, pack_places(known.sequences)))
-
-    def append(
-        self, one: KeyedAppend, store: Callable[[Sequence[Draft]], Sequence[int]]
-    ) -> list[Appended | KeyRefused] | KeyRefused:
-        """Store what is new among these, and return the answer."""
-        try:
-            return append_once(one.entries, one.whole, self, store, one.batch)
-        except KeyRefused as error:
-            return error
 
     def save(self) -> None:
         """Write what was added, and remove the oldest if they are due."""
@@ -541,14 +512,23 @@ def _padded(count: int) -> int:
 
 
 class SqliteRetention:
-    """Applies storage policies a little at a time, beside the publishers and never ahead of the archive."""
+    """Applies storage policies a little at a time, beside the publishers and never ahead of the archive.
+
+    Without an archive all but the age is a matter of each commit.
+    """
 
     def __init__(
-        self, connection: sqlite3.Connection, policies: Mapping[str, StoragePolicy], archived: Archived, patience: int
+        self,
+        connection: sqlite3.Connection,
+        policies: Mapping[str, StoragePolicy],
+        archived: Archived | None,
+        patience: int,
     ) -> None:
         self._connection = connection
-        self._policies = {stream: policy for stream, policy in policies.items() if has_limits(policy)}
-        self._archived = archived
+        if archived is None:
+            policies = {name: StoragePolicy(retention_ns=policy.retention_ns) for name, policy in policies.items()}
+        self._policies = {name: policy for name, policy in policies.items() if has_limits(policy)}
+        self._archived: Archived = archived or (lambda _: _HIGHEST)
         self._patience = patience
         self._swept: dict[str, tuple[int, int]] = {}  # how far the archive and the stream were at the last sweep
         self._held_back = HeldBack("sqlite")
@@ -584,7 +564,7 @@ class SqliteRetention:
         self._held_back.note(entry.name, late)
         return due
 
-    def trim_archived(self, table: StreamTable, name: str, now: int, at_most: int) -> bool:
+    def trim(self, table: StreamTable, name: str, now: int, at_most: int) -> bool:
         """Remove some of what is due, within a transaction; True if more may be left."""
         policy, archived = self._policies[name.lower()], self._archived(name)
         if table.trim_archived(policy, archived, horizon(policy, now), at_most):

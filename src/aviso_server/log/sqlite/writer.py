@@ -24,18 +24,10 @@ from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.base import PATIENCE, Archived, KeyPolicy, StoragePolicy
 from aviso_server.log.sqlite.database import WAL_PAGES, Entry, as_log_error, connect
 from aviso_server.log.sqlite.ledger import Ledger
-from aviso_server.log.sqlite.transaction import (
-    KEEP_ALL,
-    KeyedAppend,
-    KeyTable,
-    SaveRecords,
-    SqliteRetention,
-    StreamTables,
-    save_records,
-)
-from aviso_server.model.notification import Draft, Notification
+from aviso_server.log.sqlite.transaction import KeyTable, SqliteRetention, StreamTables
+from aviso_server.model.notification import Notification
 
-__all__ = ["Advance", "Append", "AppendMany", "Checkpoints", "CommitOutcome", "Remove", "Wipe", "Work", "Writer"]
+__all__ = ["Checkpoints", "CommitOutcome", "Work", "Writer"]
 
 TRIM_SECONDS = 1.0
 TRIM_ROWS = 20_000  # removed at most in one transaction, so that publishers never wait long
@@ -45,44 +37,15 @@ _RESTART_PAGES = WAL_PAGES // 2
 _logger = logging.getLogger(__name__)
 
 
-class Append(msgspec.Struct, gc=False):
-    """Store one notification; the answer is the notification."""
+class Work(msgspec.Struct, gc=False):
+    """A change within a transaction, and who waits for what it returns."""
 
-    draft: Draft
+    do: Callable[[StreamTables], Any]
     future: asyncio.Future[Any]
+    drafts: int = 0  # notifications in it
+    keys: Sequence[bytes] = ()  # the names of keys that it asks for
 
 
-class AppendMany(msgspec.Struct, gc=False):
-    """Store these, all or none; the answer is the list of them."""
-
-    drafts: Sequence[Draft]
-    future: asyncio.Future[Any]
-
-
-class Remove(msgspec.Struct, gc=False):
-    """Remove one notification; the answer is whether it was there."""
-
-    stream: str
-    sequence: int
-    future: asyncio.Future[Any]
-
-
-class Wipe(msgspec.Struct, gc=False):
-    """Remove all notifications of a stream; the answer is how many, or None if there is no such stream."""
-
-    stream: str
-    future: asyncio.Future[Any]
-
-
-class Advance(msgspec.Struct, gc=False):
-    """Go on numbering a stream after `last`; the answer is None."""
-
-    stream: str
-    last: int
-    future: asyncio.Future[Any]
-
-
-Work = Append | AppendMany | KeyedAppend | Remove | Wipe | Advance | SaveRecords
 _Answers = list[tuple[asyncio.Future[Any], Any]]
 
 
@@ -118,11 +81,9 @@ class Writer:
         self._connection = connection
         self._entries = dict(entries)
         self._policies = {stream.lower(): policy for stream, policy in policies.items()}
-        self._retention: SqliteRetention | None = None
-        self._retains = any(policy.retention_ns is not None for policy in policies.values())
-        if archived is not None:
-            self._retention = SqliteRetention(connection, self._policies, archived, patience)
-            self._retains = self._retention.needed
+        self._retention = SqliteRetention(connection, self._policies, archived, patience)
+        self._retains = self._retention.needed
+        self._trims = archived is None  # with each commit
         self._clock = clock
         self._retention_clock = retention_clock
         self._deliver = deliver
@@ -158,7 +119,7 @@ class Writer:
     @property
     def held_back(self) -> frozenset[str]:
         """The streams that hold more than their policy says, because the archive does not have it yet."""
-        return frozenset() if self._retention is None else self._retention.held_back
+        return self._retention.held_back
 
     def _run(self) -> None:
         due = time.monotonic() + TRIM_SECONDS
@@ -213,7 +174,7 @@ class Writer:
             return [_failed(work, self._broken)]
         answers: _Answers = []
         try:
-            changed, added = self._transact(lambda tables: self._do(tables, work, answers))
+            changed, added = self._transact(partial(self._do, work, answers))
         except (sqlite3.OperationalError, OSError, MemoryError) as error:
             return [_failed(work, as_log_error(error, "writing"))]
         except Exception as error:  # whatever it is, publishers must get an answer
@@ -223,40 +184,14 @@ class Writer:
             if isinstance(error, sqlite3.DatabaseError):
                 return [_failed(work, as_log_error(error, "writing"))]
             return [_failed(work, LogError(f"this cannot be stored: {error}"))]
-        return [CommitOutcome(changed, added, answers, _drafts_of(work))]
+        return [CommitOutcome(changed, added, answers, sum([one.drafts for one in work]))]
 
-    def _do(self, tables: StreamTables, work: Sequence[Work], answers: _Answers) -> None:
-        answers.clear()
-        keys: KeyTable | None = None
-        for one in work:
-            if isinstance(one, Append):
-                answers.append((one.future, tables.of(one.draft.stream).add(one.draft)))
-                continue
-            if isinstance(one, AppendMany):
-                answers.append((one.future, tables.add_all(one.drafts)))
-                continue
-            if isinstance(one, KeyedAppend):
-                if keys is None:
-                    keyed = [each for each in work if isinstance(each, KeyedAppend)]
-                    keys = KeyTable(self._connection, keyed, self._keys, self._clock())
-                answer = keys.append(one, lambda drafts: [each.sequence for each in tables.add_all(drafts)])
-                answers.append((one.future, answer))
-                continue
-            if isinstance(one, SaveRecords):
-                answers.append((one.future, save_records(self._connection, one.changes)))
-                continue
-            tables.flush()
-            if isinstance(one, Advance):
-                tables.of(one.stream).advance(one.last)
-                answers.append((one.future, None))
-                continue
-            table = tables.existing(one.stream)
-            if isinstance(one, Remove):
-                answers.append((one.future, table is not None and table.remove(one.sequence)))
-            else:
-                answers.append((one.future, None if table is None else table.wipe()))
-        if keys is not None:
-            keys.save()
+    def _do(self, work: Sequence[Work], answers: _Answers, tables: StreamTables) -> None:
+        if names := [name for one in work for name in one.keys]:
+            tables.keys = KeyTable(self._connection, names, self._keys, self._clock())
+        answers += [(one.future, one.do(tables)) for one in work]
+        if tables.keys is not None:
+            tables.keys.save()
 
     def _transact(
         self, change: Callable[[StreamTables], None]
@@ -264,9 +199,7 @@ class Writer:
         self._settle()  # each transaction begins when the last one is on disk: `damage` relies on it
         if self._broken is not None:
             raise self._broken
-        tables = StreamTables(
-            self._connection, self._entries, self._policies, self._clock(), trims=self._retention is None
-        )
+        tables = StreamTables(self._connection, self._entries, self._policies, self._clock(), self._trims)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             change(tables)
@@ -323,33 +256,18 @@ class Writer:
     def _trim(self) -> bool:
         """Remove some of what no stream has to keep, in one transaction; True if more is left."""
         now = self._retention_clock()
-        if self._retention is not None:
-            due = [(name, 0) for name, entry in self._entries.items() if self._retention.is_due(entry, now)]
-        else:
-            horizons = ((name, self._horizon(entry, now)) for name, entry in self._entries.items())
-            due = [(name, horizon) for name, horizon in horizons if horizon is not None]
+        due = [name for name, entry in self._entries.items() if self._retention.is_due(entry, now)]
         more: list[bool] = []
         if due:
             self._transact(partial(self._remove_due, due, now, more))
         return any(more)
 
-    def _horizon(self, entry: Entry, now: int) -> int | None:
-        """Return the time before which notifications of a stream have expired; None if there are none."""
-        retention = self._policies.get(entry.name.lower(), KEEP_ALL).retention_ns
-        if retention is None or not entry.count:
-            return None
-        oldest = self._connection.execute(f"SELECT time FROM {entry.table} ORDER BY sequence LIMIT 1").fetchone()
-        return now - retention if oldest is not None and oldest[0] < now - retention else None
-
-    def _remove_due(self, due: Sequence[tuple[str, int]], now: int, more: list[bool], tables: StreamTables) -> None:
+    def _remove_due(self, due: Sequence[str], now: int, more: list[bool], tables: StreamTables) -> None:
         room = TRIM_ROWS
-        for name, horizon in due:
+        for name in due:
             table = tables.of(name)
             before = table.count
-            if self._retention is None:
-                more.append(table.expire(horizon, room))
-            else:
-                more.append(self._retention.trim_archived(table, name, now, room))
+            more.append(self._retention.trim(table, name, now, room))
             room -= before - table.count
             if room <= 0:
                 more.append(True)
@@ -358,7 +276,7 @@ class Writer:
     def _conform(self, tables: StreamTables) -> None:
         for name in self._entries:
             table = tables.of(name)
-            if tables.conform_index(name) and self._retention is None:
+            if tables.conform_index(name) and self._trims:
                 table.keep_newest_per_topic()
             table.apply_limits()
 
@@ -428,17 +346,4 @@ class Checkpoints:
 
 def _failed(work: Sequence[Work], error: LogError) -> CommitOutcome:
     """Answer that nothing of this was stored."""
-    return CommitOutcome({}, [], [(one.future, None) for one in work], _drafts_of(work), error)
-
-
-def _drafts_of(work: Sequence[Work]) -> int:
-    """Count the notifications in this work."""
-    count = 0
-    for one in work:
-        if isinstance(one, Append):
-            count += 1
-        elif isinstance(one, AppendMany):
-            count += len(one.drafts)
-        elif isinstance(one, KeyedAppend):
-            count += len(one.entries)
-    return count
+    return CommitOutcome({}, [], [(one.future, None) for one in work], sum([one.drafts for one in work]), error)
