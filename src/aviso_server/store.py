@@ -21,8 +21,8 @@ import msgspec
 from aviso_server.counters import Operations
 from aviso_server.errors import HistoryGone, InvalidRequest
 from aviso_server.log.base import Batch, Log, StreamState, ThreadedLog
+from aviso_server.model.explain import Tally
 from aviso_server.model.filter import Filter
-from aviso_server.model.histogram import Tally
 from aviso_server.model.notification import Notification, Run
 from aviso_server.model.shapes import Polygon
 from aviso_server.model.times import Span

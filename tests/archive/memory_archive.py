@@ -14,8 +14,8 @@ from aviso_server.delivery.hub import Hub, Pace
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Log, StoragePolicy
 from aviso_server.log.sqlite.log import SqliteLog
+from aviso_server.model.explain import Tally
 from aviso_server.model.filter import Filter
-from aviso_server.model.histogram import Tally
 from aviso_server.model.notification import Notification
 from aviso_server.model.times import Span
 from aviso_server.store import NOTHING, Coverage, Store, Version

@@ -18,7 +18,7 @@ from aviso_server.archive.supervisor import Supervisor
 from aviso_server.errors import InvalidRequest, LogUnavailable, PipelineError
 from aviso_server.lake.removal_journal import Removal
 from aviso_server.lake.remove import Removed
-from aviso_server.model.histogram import Tally
+from aviso_server.model.explain import Tally
 from aviso_server.spark.archiver import ArchiveStatus
 from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, FlightServer, Selection
 from aviso_server.store import Coverage, Version

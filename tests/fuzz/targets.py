@@ -16,6 +16,7 @@ import nats.errors
 import uvicorn
 from uvicorn.server import ServerState
 
+from aviso_server.commands.notifications import frames
 from aviso_server.config.settings import Auth, Limits, Secret, Settings
 from aviso_server.counters import RequestTally
 from aviso_server.errors import InvalidRequest, RequestError
@@ -28,7 +29,6 @@ from aviso_server.log.jetstream.client import Parser
 from aviso_server.log.jetstream.wire import identify_by, notification_of
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model import shapes, topic
-from aviso_server.model.event_stream import frames
 from aviso_server.model.event_type import Catalogue, build_event_type, read_point
 from aviso_server.model.fields import SpatialField
 from aviso_server.model.filter import View

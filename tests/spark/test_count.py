@@ -16,9 +16,9 @@ from aviso_server.lake.scan import Scan
 from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Tables
 from aviso_server.model.event_type import GenericType, read_point
+from aviso_server.model.explain import Tally
 from aviso_server.model.fields import Constraint
 from aviso_server.model.filter import Filter
-from aviso_server.model.histogram import Tally
 from aviso_server.model.notification import Draft, Notification
 from aviso_server.spark.archiver import ArchiveStatus
 from aviso_server.spark.cold_replay import ColdReplay

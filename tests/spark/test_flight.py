@@ -19,8 +19,8 @@ from pyarrow import flight
 
 from aviso_server.errors import PipelineError
 from aviso_server.lake.remove import Removed
+from aviso_server.model.explain import Tally
 from aviso_server.model.filter import LONGEST_FILTER, Filter
-from aviso_server.model.histogram import Tally
 from aviso_server.spark.archiver import ArchiveStatus
 from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, FlightServer, Selection
 from tests.harness.patience import PATIENCE

@@ -24,8 +24,8 @@ from aviso_server.errors import InvalidRequest, LogDamaged, LogUnavailable, Pipe
 from aviso_server.lake.removal_journal import Removal
 from aviso_server.lockfile import replace_file
 from aviso_server.log.base import Advancing, Lease, Log
+from aviso_server.model.explain import Tally
 from aviso_server.model.filter import Filter
-from aviso_server.model.histogram import Tally
 from aviso_server.model.notification import Notification, Run
 from aviso_server.store import NOTHING, Coverage, Version
 

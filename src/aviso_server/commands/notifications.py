@@ -7,8 +7,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import click
 import httpx
@@ -16,13 +16,14 @@ import msgspec
 
 from aviso_server.commands.server_connection import Server, refusal, server_options
 from aviso_server.commands.terminal import ReplayProgress, fail, print_result
-from aviso_server.model.event_stream import Frame, frames
 from aviso_server.model.json_text import printable
 
 __all__ = [
+    "Frame",
     "ReceivedEvent",
     "as_line",
     "filter_option",
+    "frames",
     "history_options",
     "publish",
     "read_identifier",
@@ -385,3 +386,40 @@ def _run(command: str, event_type: str, event: ReceivedEvent, data: bytes) -> No
     ended = subprocess.run(command, shell=True, check=False, input=data, env={**os.environ, **given})
     if ended.returncode:
         click.echo(f"aviso-server: --exec ended with code {ended.returncode} for {event.id}", err=True)
+
+
+class Frame(NamedTuple):
+    """One event of a stream: its name and its data as sent."""
+
+    event: str
+    data: bytes
+
+
+def frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """Yield the complete frames of a stream, however it was cut into chunks; drop an unfinished last one.
+
+    Lines end with LF only: other line separators may stand unescaped inside JSON text.
+    """
+    rest: list[bytes] = []
+    tail = b""
+    for chunk in chunks:
+        if b"\n\n" not in tail + chunk:
+            rest.append(chunk)
+            tail = chunk[-1:] or tail
+            continue
+        *complete, last = b"".join([*rest, chunk]).split(b"\n\n")
+        rest, tail = [last], last[-1:]
+        for block in complete:
+            yield _frame(block)
+
+
+def _frame(block: bytes) -> Frame:
+    event, data = "", []
+    for line in block.split(b"\n"):
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"event":
+            event = value.decode("utf-8", "replace")
+        elif name == b"data":
+            data.append(value)
+    return Frame(event, b"\n".join(data))

@@ -30,7 +30,7 @@ from aviso_server.lake.remove import Removed
 from aviso_server.lake.scan import Scan, Share, scan_share, windows
 from aviso_server.lake.table import Snapshot, Tables
 from aviso_server.model.batch import BOX
-from aviso_server.model.histogram import Tally
+from aviso_server.model.explain import Tally
 from aviso_server.spark.flight import REPLAY_SCHEMA, Cancelled, Selection
 from aviso_server.spark.session import reason
 from aviso_server.spark.tasks import run_tasks

@@ -22,8 +22,8 @@ from pyarrow import flight
 from aviso_server.errors import AvisoError, PipelineError
 from aviso_server.lake.remove import Removed, delete, wipe
 from aviso_server.lake.table import VersionGone
+from aviso_server.model.explain import Tally
 from aviso_server.model.filter import Filter
-from aviso_server.model.histogram import Tally
 from aviso_server.spark.archiver import ArchiveStatus
 from aviso_server.spark.command_jobs import Heard
 

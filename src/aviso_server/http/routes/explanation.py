@@ -25,6 +25,7 @@ from aviso_server.model.explain import (
     DEFAULT_DAYS,
     MOST_DAYS,
     Clause,
+    Tally,
     Verdict,
     area_value,
     clauses_of,
@@ -34,7 +35,6 @@ from aviso_server.model.explain import (
 )
 from aviso_server.model.fields import SpatialField
 from aviso_server.model.filter import Filter
-from aviso_server.model.histogram import Tally
 from aviso_server.model.json_text import loads, quoted
 from aviso_server.model.notification import Notification
 from aviso_server.model.shapes import Point

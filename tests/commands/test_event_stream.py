@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aviso_server.model.event_stream import Frame, frames
+from aviso_server.commands.notifications import Frame, frames
 
 TEXT = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]))
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from aviso_server.model.batch import ArrowRun
-from aviso_server.model.histogram import Tally
+from aviso_server.model.explain import Tally
 from aviso_server.model.notification import Box, Notification
 from aviso_server.model.shapes import cells_of
 
