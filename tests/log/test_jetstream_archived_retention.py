@@ -13,7 +13,7 @@ import pytest
 
 from aviso_server.errors import LogError
 from aviso_server.log.base import StoragePolicy
-from aviso_server.log.jetstream import retention
+from aviso_server.log.jetstream import broker_streams
 from aviso_server.log.jetstream.client import BrokerOptions
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from aviso_server.log.jetstream.log import JetStreamLog
@@ -39,8 +39,8 @@ class Mark:
 
 @pytest.fixture(autouse=True)
 def quick_retention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr(retention, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(broker_streams, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(broker_streams, "QUIET_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ async def test_what_is_young_stays_though_it_is_archived(broker: LocalBroker) ->
 @pytest.mark.parametrize("allow", [False, None], ids=["said", "default"])
 @in_event_loop
 async def test_superseded_ones(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, allow: bool | None) -> None:
-    monkeypatch.setattr(retention, "TOPICS", 3)
+    monkeypatch.setattr(broker_streams, "TOPICS", 3)
     archived = Mark()
     async with opened(broker, archived, allow_duplicates=allow) as log:
         await log.append(draft(1))  # the only one of its topic
@@ -200,7 +200,7 @@ async def test_superseded_ones(broker: LocalBroker, monkeypatch: pytest.MonkeyPa
 
 @in_event_loop
 async def test_a_long_backlog_leaves_little_by_little(broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "STEP", 100)
+    monkeypatch.setattr(broker_streams, "STEP", 100)
     archived = Mark()
     async with opened(broker, archived, max_messages=7) as log:
         await log.append_many([draft(number) for number in range(1000)])

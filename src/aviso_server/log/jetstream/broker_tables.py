@@ -21,8 +21,16 @@ import msgspec
 
 from aviso_server.errors import KeyInDoubt, KeyRefused, KeyReused, LogError, LogUnavailable
 from aviso_server.log.base import Appended, Change, Key, Keyed, KeyPolicy, Record
-from aviso_server.log.jetstream.broker_streams import NAME_IN_USE, NO_MESSAGE, NO_STREAM, StreamInfo, Streams
-from aviso_server.log.jetstream.client import BrokerOptions, BrokerRefusal, Connection, NotReached, Unanswered
+from aviso_server.log.jetstream.broker_streams import StreamInfo, Streams
+from aviso_server.log.jetstream.client import (
+    NAME_IN_USE,
+    NO_STREAM,
+    BrokerOptions,
+    BrokerRefusal,
+    Connection,
+    NotReached,
+    Unanswered,
+)
 from aviso_server.log.jetstream.publisher import NotStored
 from aviso_server.log.jetstream.wire import message_of, time_of
 from aviso_server.model.notification import Draft, Notification
@@ -75,24 +83,26 @@ class SubjectTable:
 
     async def get(self, name: str) -> StoredMessage | None:
         """Return the newest message of a name; one without a body counts."""
-        return await self._ask({"last_by_subj": f"{self._subject}.{name}"})
+        return await self._ask(last_by_subj=f"{self._subject}.{name}")
 
     async def following(self, number: int, below: str = "") -> StoredMessage | None:
         """Return the first message from a number on, of the names that begin with the tokens `below`."""
-        return await self._ask({"seq": number, "next_by_subj": f"{self._subject}.{below}>"})
+        return await self._ask(seq=number, next_by_subj=f"{self._subject}.{below}>")
 
     async def remove(self, number: int) -> None:
         """Remove a message for good."""
         with suppress(BrokerRefusal):  # somebody else has
             await self._connection.api(f"STREAM.MSG.DELETE.{self._stream}", {"seq": number, "no_erase": True})
 
-    async def _ask(self, request: Mapping[str, Any]) -> StoredMessage | None:
+    async def _ask(self, **which: Any) -> StoredMessage | None:
         try:
-            message = (await self._connection.api(f"STREAM.MSG.GET.{self._stream}", request))["message"]
+            message = await self._connection.message(self._stream, **which)
         except BrokerRefusal as error:
-            if error.code in (NO_MESSAGE, NO_STREAM):
-                return None
-            raise
+            if error.code != NO_STREAM:
+                raise
+            message = None
+        if message is None:
+            return None
         body = base64.b64decode(message.get("data") or "")
         name = message["subject"][len(self._subject) + 1 :]
         return StoredMessage(name, message["seq"], time_of(message["time"].encode()), body)
@@ -478,9 +488,9 @@ class OncePublisher:
         subject = message_of(draft).subject
         wanted = f"Nats-Msg-Id: {_message_id(key, claim)}\r\n".encode()
         sequence, seen = claim.after, False
-        while (found := await self._next(info, subject, sequence + 1)) is not None:
-            sequence, headers = found
-            if wanted in headers:
+        while found := await self._connection.message(info.name, seq=sequence + 1, next_by_subj=subject):
+            sequence = found["seq"]
+            if wanted in base64.b64decode(found.get("hdrs", "")):
                 await self._settle([(key, claim, sequence)])
                 return Appended(sequence, repeated=True)
             seen = True
@@ -489,17 +499,6 @@ class OncePublisher:
             info.limited or not info.latest_only
         )  # perhaps, by a limit or a wipe
         return KeyInDoubt() if replaced or removed else info
-
-    async def _next(self, info: StreamInfo, subject: str, sequence: int) -> tuple[int, bytes] | None:
-        """Return sequence and headers of the first message of a subject from a sequence on."""
-        try:
-            request = {"seq": sequence, "next_by_subj": subject}
-            message = (await self._connection.api(f"STREAM.MSG.GET.{info.name}", request))["message"]
-        except BrokerRefusal as error:
-            if error.code == NO_MESSAGE:
-                return None
-            raise
-        return message["seq"], base64.b64decode(message.get("hdrs", ""))
 
     async def _store(
         self, entries: Sequence[Keyed], due: Sequence[int], mine: Mapping[int, _Mine], outcomes: Outcomes

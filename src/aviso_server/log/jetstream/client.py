@@ -22,7 +22,19 @@ from aviso_server.errors import LogError, LogUnavailable
 from aviso_server.log.jetstream.wire import Identify, notification_of
 from aviso_server.model.notification import Notification
 
-__all__ = ["BrokerOptions", "BrokerRefusal", "Connection", "Consumer", "NotReached", "Parser", "Unanswered", "refusal"]
+__all__ = [
+    "NAME_IN_USE",
+    "NO_MESSAGE",
+    "NO_STREAM",
+    "BrokerOptions",
+    "BrokerRefusal",
+    "Connection",
+    "Consumer",
+    "NotReached",
+    "Parser",
+    "Unanswered",
+    "refusal",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +174,9 @@ ANSWER_SECONDS = 5.0
 PATIENCE_SECONDS = 12.0  # a cluster needs up to ten seconds to choose a new leader
 _PING_SECONDS = 5  # a broker that misses three is taken for dead
 _RETRY_SECONDS = 0.2
+NO_STREAM = 10059
+NO_MESSAGE = 10037
+NAME_IN_USE = 10058
 _NO_LEADER = frozenset({10008, 10009, 10118, 10189})  # the broker says: not now
 
 
@@ -406,6 +421,16 @@ class Connection:
             return decoded
 
         return await self.patiently(ask, patience)
+
+    async def message(self, stream: str, **which: Any) -> dict[str, Any] | None:
+        """Return a message of a stream as its leader has it; None if it is not there."""
+        try:
+            found: dict[str, Any] = (await self.api(f"STREAM.MSG.GET.{stream}", which))["message"]
+        except BrokerRefusal as error:
+            if error.code == NO_MESSAGE:
+                return None
+            raise
+        return found
 
     async def patiently(self, ask: Callable[[], Awaitable[T]], seconds: float = PATIENCE_SECONDS) -> T:
         """Ask until somebody answers, until the patience is used up, or until there is no hope."""

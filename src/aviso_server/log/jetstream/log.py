@@ -32,9 +32,9 @@ from aviso_server.log.base import (
     Subscription,
     with_own_keys,
 )
-from aviso_server.log.jetstream.broker_streams import NO_STREAM, Streams, weaknesses
+from aviso_server.log.jetstream.broker_streams import BrokerRetention, Streams, weaknesses
 from aviso_server.log.jetstream.broker_tables import BrokerLease, BrokerRecords, Keys, OncePublisher
-from aviso_server.log.jetstream.client import BrokerOptions, BrokerRefusal, Connection
+from aviso_server.log.jetstream.client import NO_STREAM, BrokerOptions, BrokerRefusal, Connection
 from aviso_server.log.jetstream.follower import StreamFollower
 from aviso_server.log.jetstream.publisher import (
     GROUP,
@@ -45,7 +45,6 @@ from aviso_server.log.jetstream.publisher import (
     Publisher,
 )
 from aviso_server.log.jetstream.reader import BrokerReader
-from aviso_server.log.jetstream.retention import BrokerRetention
 from aviso_server.log.jetstream.wire import identify_by
 from aviso_server.model.notification import Box, Draft, Notification
 
@@ -202,11 +201,11 @@ class JetStreamLog:
 
     async def first_since(self, stream: str, time: int) -> int:
         self._check_open()
-        return await self._again_if_gone(stream, lambda: self._reader.first_since(stream, time))
+        return (await self._again_if_gone(stream, lambda: self._reader.around(stream, time)))[1]
 
     async def last_until(self, stream: str, time: int) -> int:
         self._check_open()
-        return await self._again_if_gone(stream, lambda: self._reader.last_until(stream, time))
+        return (await self._again_if_gone(stream, lambda: self._reader.around(stream, time + 1)))[0]
 
     async def delete(self, stream: str, sequence: int) -> bool:
         self._check_open()
@@ -218,7 +217,7 @@ class JetStreamLog:
                 await self._connection.api(f"STREAM.MSG.DELETE.{stream.upper()}", {"seq": sequence})
             except BrokerRefusal as error:
                 # the broker has several ways to say that it is not there
-                if error.code == NO_STREAM or not await self._reader.holds(stream, sequence):
+                if error.code == NO_STREAM or await self._connection.message(stream.upper(), seq=sequence) is None:
                     return False
                 raise
             return True

@@ -11,8 +11,8 @@ import msgspec
 
 from aviso_server.errors import LogUnavailable
 from aviso_server.log.base import Batch
-from aviso_server.log.jetstream.broker_streams import NO_MESSAGE, NO_STREAM, StreamInfo, Streams
-from aviso_server.log.jetstream.client import BrokerRefusal, Connection, Consumer, NotReached, Unanswered
+from aviso_server.log.jetstream.broker_streams import StreamInfo, Streams
+from aviso_server.log.jetstream.client import Connection, Consumer, NotReached, Unanswered
 from aviso_server.log.jetstream.wire import Identify, notification_of, readable, time_of
 from aviso_server.model.notification import Notification
 
@@ -197,56 +197,25 @@ class BrokerReader:
             await asyncio.sleep(_CATCH_UP_PAUSE)
         raise NotReached("the broker that answers lags behind the others")
 
-    async def last_until(self, base: str, time: int) -> int:
+    async def around(self, base: str, time: int) -> tuple[int, int]:
+        """Return the last sequence stored before `time`, and the first one stored then or later."""
         info = await self._streams.look(base)
-        low, high, best = info.first, info.last, info.first - 1
+        before, following = info.first - 1, info.last + 1
+        low, high = info.first, info.last
         while low <= high:
             middle = (low + high) // 2
-            found = await self._next(info, middle)
-            if found is not None and found[1] <= time:
-                best, low = found[0], found[0] + 1
+            found = await self._connection.message(info.name, seq=max(middle, 1), next_by_subj=">")
+            if found is not None and time_of(found["time"].encode()) < time:
+                before = found["seq"]
+                low = before + 1
             else:
+                following = following if found is None else found["seq"]
                 high = middle - 1
-        return best
-
-    async def first_since(self, base: str, time: int) -> int:
-        info = await self._streams.look(base)
-        low, high, best = info.first, info.last, info.last + 1
-        while low <= high:
-            middle = (low + high) // 2
-            found = await self._next(info, middle)
-            if found is None or found[1] >= time:
-                best = best if found is None else found[0]
-                high = middle - 1
-            else:
-                low = found[0] + 1
-        return best
-
-    async def holds(self, base: str, sequence: int) -> bool:
-        try:
-            await self._connection.api(f"STREAM.MSG.GET.{base.upper()}", {"seq": sequence})
-        except BrokerRefusal as error:
-            if error.code in (NO_MESSAGE, NO_STREAM):
-                return False
-            raise
-        return True
-
-    async def _next(self, info: StreamInfo, sequence: int) -> tuple[int, int] | None:
-        """Return sequence and time of the first message from a sequence on, as the leader has it."""
-        try:
-            answer = await self._connection.api(
-                f"STREAM.MSG.GET.{info.name}", {"seq": max(sequence, 1), "next_by_subj": ">"}
-            )
-        except BrokerRefusal as error:
-            if error.code == NO_MESSAGE:
-                return None
-            raise
-        message = answer["message"]
-        return message["seq"], time_of(message["time"].encode())
+        return before, following
 
     async def _more(self, info: StreamInfo, low: int, high: int) -> bool:
-        found = await self._next(info, low)
-        return found is not None and found[0] <= high
+        found = await self._connection.message(info.name, seq=max(low, 1), next_by_subj=">")
+        return found is not None and found["seq"] <= high
 
     async def _get(self, info: StreamInfo, start: int, count: int) -> tuple[Sequence[Notification], int]:
         """Send one batched direct get and return how many messages follow; any replica may answer it."""
