@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from aviso_server.config.settings import Settings
-from aviso_server.http.app import App
-from aviso_server.http.service import Service
+from aviso_server.http.app import App, Service
+from aviso_server.http.routes import ROUTES
 from aviso_server.server.wiring import make_service
 from tests.delivery.scene import TIDE, FailingLog, publish, settled
 from tests.harness.sse import FRAME
@@ -58,7 +58,7 @@ async def served(log: FailingLog) -> tuple[Service, App]:
     await log.open()
     service = make_service(Settings(event_types=(TIDE,), strict=True), log)
     service.hub.start()
-    return service, App(service)
+    return service, App(service, ROUTES)
 
 
 @pytest.mark.parametrize("operation", ["watch", "replay"])

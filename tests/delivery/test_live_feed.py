@@ -15,8 +15,8 @@ from aviso_server.delivery import live
 from aviso_server.delivery.clients import ClientWriter
 from aviso_server.delivery.live import LiveFeed
 from aviso_server.errors import LogUnavailable
-from aviso_server.http.app import App
-from aviso_server.http.service import Service
+from aviso_server.http.app import App, Service
+from aviso_server.http.routes import ROUTES
 from aviso_server.model.event_type import Catalogue, EventType, GenericType
 from aviso_server.model.notification import Draft, Notification
 from aviso_server.model.times import Span
@@ -251,7 +251,7 @@ async def _ready(service: Service) -> tuple[int, Any]:
         body += message.get("body", b"")
 
     scope = {"type": "http", "method": "GET", "path": "/ready", "raw_path": b"/ready", "headers": []}
-    await App(service)(scope, receive, send)
+    await App(service, ROUTES)(scope, receive, send)
     return status, json.loads(body)
 
 

@@ -21,10 +21,11 @@ from aviso_server.config.settings import Auth, Limits, Secret, Settings
 from aviso_server.counters import RequestTally
 from aviso_server.errors import InvalidRequest, RequestError
 from aviso_server.http.app import App
-from aviso_server.http.body import ENCODINGS, LINE_TYPES, parse_request, read_batch, read_body
 from aviso_server.http.connection import limited_connection
-from aviso_server.http.http_errors import HttpError
 from aviso_server.http.limits import RequestLimits
+from aviso_server.http.request import ENCODINGS, LINE_TYPES, parse_request, read_batch, read_body
+from aviso_server.http.response import HttpError
+from aviso_server.http.routes import ROUTES
 from aviso_server.log.jetstream.client import Parser
 from aviso_server.log.jetstream.wire import identify_by, notification_of
 from aviso_server.log.memory import MemoryLog
@@ -393,7 +394,7 @@ async def _application(auth: bool) -> App:
     )
     service = make_service(settings, MemoryLog(10, 10))
     await service.log.open()
-    return App(service)
+    return App(service, ROUTES)
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

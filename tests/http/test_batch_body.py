@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest, MalformedRequest, RequestError
-from aviso_server.http.body import MAX_VALUES, read_batch
-from aviso_server.http.http_errors import HttpError
+from aviso_server.http.request import MAX_VALUES, read_batch
+from aviso_server.http.response import HttpError
 
 LONG = 300_000  # bytes: several slices
 MISLEADING: list[Any] = [

@@ -13,8 +13,8 @@ import brotli
 import pytest
 import zstandard
 
-from aviso_server.http.body import ENCODINGS, read_body
-from aviso_server.http.http_errors import HttpError
+from aviso_server.http.request import ENCODINGS, read_body
+from aviso_server.http.response import HttpError
 
 LIMIT = 8_388_608
 TEXT = b"".join(b"%d notifications, " % number for number in range(20_000))

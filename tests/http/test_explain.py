@@ -16,7 +16,7 @@ import pytest
 
 from aviso_server.archive.flight_client import Slots
 from aviso_server.errors import LogUnavailable
-from aviso_server.http.http_errors import HttpError
+from aviso_server.http.response import HttpError
 from aviso_server.http.routes.explanation import count, count_turn
 from aviso_server.log.base import Batch
 from aviso_server.log.memory import MemoryLog

@@ -12,9 +12,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from aviso_server.http.auth import Jwks, read_key_set
-from aviso_server.http.http_errors import HttpError
-from aviso_server.http.outgoing import Outgoing
+from aviso_server.http.auth import Jwks, Outgoing, read_key_set
+from aviso_server.http.response import HttpError
 from tests.harness import Server
 from tests.harness.tokens import SECRET, bearer, claims, signed
 from tests.harness.web_service import Said, WebService

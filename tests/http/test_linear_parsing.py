@@ -19,8 +19,9 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from aviso_server.config.settings import Auth, Deployment, Limits, Secret, Settings
-from aviso_server.diagnostics.traces import Traces
+from aviso_server.diagnostics.otlp import Traces
 from aviso_server.http.app import App
+from aviso_server.http.routes import ROUTES
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.event_type import EventType
 from aviso_server.model.fields import FIELD_TYPES
@@ -207,7 +208,7 @@ class Caller:
         )
         traces = Traces(InMemorySpanExporter(), Deployment())
         self.service = make_service(settings, MemoryLog(10, 10), traces=traces)
-        self.app = App(self.service)
+        self.app = App(self.service, ROUTES)
 
     async def __aenter__(self) -> Caller:
         await self.service.log.open()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from aviso_server.config.settings import Limits, Settings
-from aviso_server.http.exposition import MetricsApp
+from aviso_server.http.metrics import MetricsApp
 from aviso_server.http.routes import ROUTES
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.notification import Draft

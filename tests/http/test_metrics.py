@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aviso_server.http.exposition import SERIES
+from aviso_server.http.metrics import SERIES
 from tests.harness import Client, Server, StartFailed
 from tests.harness.client import body
 from tests.harness.metrics import Scrape, scrape, with_metrics

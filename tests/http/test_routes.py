@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from aviso_server.config.settings import Settings
-from aviso_server.http.app import App
-from aviso_server.http.http_errors import ERRORS, HttpError
+from aviso_server.http.app import Route, Router
 from aviso_server.http.request import Request
+from aviso_server.http.response import ERRORS, HttpError
 from aviso_server.http.routes import ROUTES
-from aviso_server.http.routing import Route, Router
 from aviso_server.log.memory import MemoryLog
 from aviso_server.server.wiring import make_service
 
@@ -24,7 +23,7 @@ def found(method: str, raw_path: str, path: str | None = None) -> Request:
 
     service = make_service(Settings(), MemoryLog(1, 1))
     scope = {"method": method, "path": path or raw_path, "raw_path": raw_path.encode(), "headers": []}
-    request = Request(App(service), service, scope, nothing, nothing)
+    request = Request(service, scope, nothing, nothing)
     router = Router(ROUTES)
     router.find(request)
     router.decode(request)

@@ -19,10 +19,9 @@ import uvloop
 
 from aviso_server.config.settings import Settings
 from aviso_server.counters import LAGS, Histogram
-from aviso_server.http.app import App
+from aviso_server.http.app import App, Router
 from aviso_server.http.request import Request
 from aviso_server.http.routes import ROUTES
-from aviso_server.http.routing import Router
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.event_type import EventType
 from aviso_server.model.fields import FIELD_TYPES
@@ -45,7 +44,7 @@ def replay_request() -> Request:
 
     service = make_service(Settings(event_types=(TIDE,)), MemoryLog(1, 1))
     scope = {"method": "POST", "path": "/api/v1/replay", "headers": []}
-    request = Request(App(service), service, scope, nothing, nothing)
+    request = Request(service, scope, nothing, nothing)
     Router(ROUTES).find(request)
     return request
 
@@ -168,7 +167,9 @@ async def longest_turn(body: bytes, encoding: bytes) -> tuple[float, float, int]
     async def send(message: Any) -> None:
         answers.append(message)
 
-    request = asyncio.ensure_future(App(service)({**scope, "raw_path": b"/api/v1/notifications"}, receive, send))
+    request = asyncio.ensure_future(
+        App(service, ROUTES)({**scope, "raw_path": b"/api/v1/notifications"}, receive, send)
+    )
     longest = total = 0.0
     while not request.done():
         before = time.thread_time()

@@ -22,9 +22,9 @@ import uvloop
 from uvicorn.server import ServerState
 
 from aviso_server.config.settings import Limits, Settings, WatchEndpoint
-from aviso_server.http.app import App
+from aviso_server.http.app import App, Service
 from aviso_server.http.connection import HttpConnection, limited_connection
-from aviso_server.http.service import Service
+from aviso_server.http.routes import ROUTES
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.event_type import EventType
 from aviso_server.server.wiring import make_service
@@ -62,7 +62,7 @@ async def traced_server() -> AsyncIterator[tuple[int, ServerState, Service]]:
     await log.open()
     service = make_service(Settings(event_types=(TIDE,), strict=True, limits=limits, watch_endpoint=watch), log)
     service.hub.start()
-    config = uvicorn.Config(App(service), lifespan="off", ws="none", log_config=None, access_log=False)
+    config = uvicorn.Config(App(service, ROUTES), lifespan="off", ws="none", log_config=None, access_log=False)
     state, kind = ServerState(), limited_connection(service.limits, service.tally)
     server = await asyncio.get_running_loop().create_server(lambda: kind(config, state, {}), "127.0.0.1", 0)
     try:

@@ -1,33 +1,207 @@
-"""The ASGI application: from a request to its route and back."""
+"""The ASGI application: the parts of a running server, routes, and the way from a request to its route and back."""
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
 
 import msgspec
 
-from aviso_server.counters import RequestTally
+from aviso_server.archive.flight_client import Slots
+from aviso_server.archive.lake import Lake
+from aviso_server.archive.reports import Quarantined
+from aviso_server.config.settings import Settings
+from aviso_server.counters import LAGS, Histogram, Operations, RequestTally
 from aviso_server.delivery.clients import Send
+from aviso_server.delivery.hub import GENERIC, Hub
 from aviso_server.diagnostics.log_records import ANONYMOUS, CALLER
-from aviso_server.http.asyncapi import asyncapi_document
-from aviso_server.http.auth import ARCHIVE_JOB
-from aviso_server.http.body import Receive
-from aviso_server.http.http_errors import HttpError, log_http_error
-from aviso_server.http.openapi import openapi_document
-from aviso_server.http.request import Request
-from aviso_server.http.response import Response, StreamingResponse
-from aviso_server.http.routes import ROUTES
-from aviso_server.http.routing import Access, Route, Router
-from aviso_server.http.service import Service
+from aviso_server.diagnostics.otlp import Traces
+from aviso_server.http.auth import ARCHIVE_JOB, ArchiveJobToken, Gate, User
+from aviso_server.http.ecpds import EcpdsPlugin
+from aviso_server.http.limits import Browsers, RequestLimits
+from aviso_server.http.request import Receive, Request
+from aviso_server.http.response import Endpoint, HttpError, Response, StreamingResponse, log_http_error
+from aviso_server.lateness.watch import Watch
+from aviso_server.log.base import Log
+from aviso_server.model.event_type import Catalogue
+from aviso_server.store import Store
+from aviso_server.subscriptions.registry import Subscriptions
 
-__all__ = ["App"]
+if TYPE_CHECKING:
+    from aviso_server.http.routes.insights import Insights
+
+__all__ = ["Access", "App", "Documented", "Handler", "Method", "Route", "Router", "Service"]
 
 logger = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Response | StreamingResponse]]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+Access = Literal["open", "user", "reader", "writer", "admin"]
+"""Callers that are let in: anybody; those with credentials; readers or writers of the event type; administrators."""
+Body = Literal["notification", "batch", "watch", "replay", "explain", "stream_name"]
+"""The kinds of request bodies that no type describes."""
+
+_MAX_NAME_BYTES = 4096  # of what stands in a path for a parameter
+_PARAMETER = re.compile(r"\\\{(\w+)\\\}")
+
+
+class Documented(msgspec.Struct, frozen=True):
+    """One answer in the OpenAPI document: of these types in JSON, or of another media type."""
+
+    words: str
+    types: tuple[Any, ...] = ()
+    media_type: str = "application/json"
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One line of the table of routes; without a tag it is not documented.
+
+    `{path}` in a path takes all that is left of it, other parameters one segment.
+    """
+
+    method: Method
+    path: str
+    handler: Handler
+    access: Access = "open"
+    tag: str = ""
+    answers: Mapping[int, Documented | type] = {}  # of an answer's own type, its docstring says the rest
+    body: Body | type[msgspec.Struct] | None = None
+    parameters: tuple[Mapping[str, Any], ...] = ()  # besides those of the path
+    errors: tuple[str, ...] = ()  # codes, besides those that every route may answer with
+    endpoint: Endpoint | None = None  # labels the errors of its body
+    heavy: bool = False  # refused while the process is short of memory
+
+    @property
+    def name(self) -> str:
+        """The name of the handler, which is the operation's."""
+        return self.handler.__name__
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The first line of the handler's docstring, and the rest of it."""
+        summary, _, rest = (inspect.getdoc(self.handler) or "").partition("\n")
+        return summary.rstrip("."), rest.strip()
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters in the path."""
+        return re.findall(r"\{(\w+)\}", self.path)
+
+
+class Router:
+    """Finds routes: those without parameters in a dictionary, then the others by pattern."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._exact: dict[tuple[str, str], Route] = {}
+        self._patterns: list[tuple[str, re.Pattern[bytes], Route]] = []
+        for route in routes:
+            if route.names:
+                self._patterns.append((route.method, _pattern(route.path), route))
+            else:
+                self._exact[route.method, route.path] = route
+
+    def find(self, request: Request) -> None:
+        """Set the route and the path parameters of a request; the route stays None if there is none."""
+        scope = request.scope
+        route = self._exact.get((scope["method"], scope["path"]))
+        if route is None:
+            for method, pattern, candidate in self._patterns:
+                if method == scope["method"] and (found := pattern.fullmatch(scope["raw_path"])) is not None:
+                    route = candidate
+                    request.params = {name: value.decode("latin-1") for name, value in found.groupdict().items()}
+                    break
+            else:
+                return
+        request.route = route
+        scope["route"] = route.path  # for metrics and traces
+
+    def knows(self, path: str) -> bool:
+        """Return whether a route has this path, under any method and with or without a slash at its end."""
+        trimmed = path.rstrip("/")
+        raw = trimmed.encode()
+        return any(known == trimmed for _, known in self._exact) or any(
+            pattern.fullmatch(raw) for _, pattern, _ in self._patterns
+        )
+
+    def decode(self, request: Request) -> None:
+        """Decode the path parameters; HttpError if they are too long."""
+        size = sum(map(len, request.params.values()))
+        if size > _MAX_NAME_BYTES:
+            raise HttpError(414, f"The name in the path has {size} bytes; the limit is {_MAX_NAME_BYTES}")
+        request.params = {name: unquote(value) for name, value in request.params.items()}
+
+
+def _pattern(path: str) -> re.Pattern[bytes]:
+    def group(found: re.Match[str]) -> str:
+        return f"(?P<{found[1]}>{'.*' if found[1] == 'path' else '[^/]+'})"
+
+    return re.compile(_PARAMETER.sub(group, re.escape(path)).encode(), re.DOTALL)
+
+
+_MAX_COUNTS = 2  # explanations at a time; the others wait in order
+
+
+@dataclass(kw_only=True, slots=True)
+class Service:
+    """The parts of a running server, put together by `server.wiring`."""
+
+    settings: Settings
+    catalogue: Catalogue
+    log: Log
+    store: Store
+    hub: Hub
+    clock: Callable[[], int]
+    operations: Operations
+    limits: RequestLimits
+    browsers: Browsers
+    quarantined: Quarantined
+    insights: Insights
+    gate: Gate | None = None
+    ecpds: EcpdsPlugin | None = None
+    archive: Lake | None = None
+    archive_job: ArchiveJobToken | None = None
+    lateness: Watch | None = None
+    subscriptions: Subscriptions | None = None
+    traces: Traces | None = None
+    tally: RequestTally = field(default_factory=RequestTally)
+    loop_lag: Histogram = field(default_factory=lambda: Histogram(LAGS))
+    counts: Slots = field(default_factory=lambda: Slots(_MAX_COUNTS))  # the right to count in the past
+    connections: Collection[object] = ()  # of clients
+    documents: dict[str, bytes] = field(default_factory=dict)  # of the API, made for the first who asks
+
+    def may_know(self, stream: str, user: User | None) -> bool:
+        """Return whether the user, None for anybody, may know that a stream exists and what it holds.
+
+        Whatever lists or counts streams asks here.
+        """
+        return self.gate is None or self.gate.rules.may_know(stream, user)
+
+    def label(self, event_type: str) -> str:
+        """Return the label of an event type in metrics; those that nobody configured share one."""
+        return event_type if event_type in self.catalogue.event_types else GENERIC
+
+    def label_of_stream(self, stream: str) -> str:
+        """Return the label of a stream's event type in metrics."""
+        folded = stream.lower()
+        return next((each.name for each in self.catalogue.event_types.values() if each.base.lower() == folded), GENERIC)
+
+    async def close(self) -> None:
+        """Close the connections to other services and stop the pipeline process."""
+        if self.lateness is not None:
+            await self.lateness.stop()
+        if self.archive is not None:
+            await self.archive.close()
+        for each in (self.gate, self.ecpds):
+            if each is not None:
+                await each.close()
+
 
 _API = "/api/v1"
 _NOT_FOUND = Response(404)
@@ -39,32 +213,22 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTION
 class App:
     """Answers the requests of one service by a table of routes."""
 
-    def __init__(self, service: Service, routes: Sequence[Route] = ROUTES) -> None:
+    def __init__(self, service: Service, routes: Sequence[Route]) -> None:
         self._service = service
         self._routes = routes
         self._router = Router(routes)
         self._measuring = service.settings.metrics.enabled
         self._admitting = service.gate is not None or service.limits.active  # else everybody may call at any time
 
-    @cached_property
-    def openapi(self) -> bytes:
-        """The OpenAPI document."""
-        return msgspec.json.encode(openapi_document(self._routes, self._service.catalogue, self._service.settings))
-
-    @cached_property
-    def asyncapi(self) -> bytes:
-        """The AsyncAPI document."""
-        return msgspec.json.encode(asyncapi_document(self._routes, self._service.catalogue, self._service.settings))
-
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         service, measured = self._service, None
-        request = Request(self, service, scope, receive, send)  # streams write to the client without being measured
+        request = Request(service, scope, receive, send)  # streams write to the client without being measured
         if self._measuring:
             send = measured = Measured(service.tally, scope, send)
         try:
-            service.limits.check_connections(scope, service.connections())
+            service.limits.check_connections(scope, len(service.connections))
             self._router.find(request)
             service.browsers.check(request)
             if self._admitting and scope["path"].startswith(_API):

@@ -13,9 +13,8 @@ import msgspec
 from cachetools import TTLCache
 
 from aviso_server.config.settings import Ecpds, StreamAuth
-from aviso_server.http.auth import User
-from aviso_server.http.http_errors import forbidden, unavailable
-from aviso_server.http.outgoing import NoAnswer, Outgoing, OversizedAnswer
+from aviso_server.http.auth import NoAnswer, Outgoing, OversizedAnswer, User
+from aviso_server.http.response import forbidden, unavailable
 from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 

@@ -30,14 +30,13 @@ from aviso_server.config import shown
 from aviso_server.config.checks import mask_credentials
 from aviso_server.config.settings import Limits, Settings
 from aviso_server.counters import RequestTally
-from aviso_server.diagnostics.otlp import make_exporter
-from aviso_server.diagnostics.traces import Traces
+from aviso_server.diagnostics.otlp import Traces, make_exporter
 from aviso_server.errors import LogError
-from aviso_server.http.app import App
+from aviso_server.http.app import App, Service
 from aviso_server.http.connection import HttpConnection, limited_connection
-from aviso_server.http.exposition import MetricsApp
 from aviso_server.http.limits import RequestLimits, resident_bytes
-from aviso_server.http.service import Service
+from aviso_server.http.metrics import MetricsApp
+from aviso_server.http.routes import ROUTES
 from aviso_server.log.base import Log
 from aviso_server.server.watchdog import Watchdog
 from aviso_server.server.wiring import Archiving, make_log, make_service
@@ -234,7 +233,7 @@ class _MainServer(uvicorn.Server):
     def __init__(self, service: Service, listening: socket.socket, ready: Path | None) -> None:
         super().__init__(
             uvicorn.Config(
-                App(service),
+                App(service, ROUTES),
                 http=limited_connection(service.limits, service.tally),
                 **_UVICORN,
                 timeout_keep_alive=service.settings.limits.idle_timeout_seconds,
@@ -246,7 +245,7 @@ class _MainServer(uvicorn.Server):
         self._listening = listening
         self._ready_file = ready
         self._loop = asyncio.get_running_loop()
-        service.connections = lambda: len(self.server_state.connections)
+        service.connections = self.server_state.connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -18,14 +18,14 @@ from aviso_server.archive.supervisor import ARCHIVE_TOKEN, Supervisor
 from aviso_server.config.settings import Settings
 from aviso_server.counters import Operations
 from aviso_server.delivery.hub import Hub, Pace
-from aviso_server.diagnostics.traces import Traces
+from aviso_server.diagnostics.otlp import Traces
 from aviso_server.errors import LogError, RequestError
+from aviso_server.http.app import Service
 from aviso_server.http.auth import ArchiveJobToken, Gate, User
-from aviso_server.http.browsers import Browsers
 from aviso_server.http.ecpds import EcpdsPlugin
-from aviso_server.http.http_errors import HttpError
-from aviso_server.http.limits import RequestLimits
-from aviso_server.http.service import Insights, Service
+from aviso_server.http.limits import Browsers, RequestLimits
+from aviso_server.http.response import HttpError
+from aviso_server.http.routes.insights import Insights
 from aviso_server.lateness.watch import ModelFiles, StateFile, Watch
 from aviso_server.log.base import Archived, KeyPolicy, Log, Shared
 from aviso_server.log.memory import MemoryLog

@@ -6,15 +6,21 @@ handlers and answers. Whatever is not in it is answered with 404 and an empty bo
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
+from aviso_server.config.settings import Settings
 from aviso_server.delivery.formats import EVENT_STREAM
-from aviso_server.http.http_errors import NOTIFY, REPLAY, SUBSCRIPTION, WATCH
-from aviso_server.http.openapi import FRAME_TABLE, parameter
+from aviso_server.http.app import Documented, Handler, Method, Route
+from aviso_server.http.openapi import FRAME_TABLE, asyncapi_document, openapi_document, parameter
+from aviso_server.http.request import Request
+from aviso_server.http.response import JSON, NOTIFY, REPLAY, SUBSCRIPTION, WATCH, Response
 from aviso_server.http.routes import (
     admin,
     explanation,
-    health,
     insights,
     pages,
     publish,
@@ -22,8 +28,8 @@ from aviso_server.http.routes import (
     streams,
     subscriptions,
 )
-from aviso_server.http.routing import Documented, Handler, Method, Route
 from aviso_server.insight.counts import QUESTIONS
+from aviso_server.model.event_type import Catalogue
 
 __all__ = ["ROUTES"]
 
@@ -87,20 +93,38 @@ def _of_one(
     return Route(method, f"{_SUBSCRIPTIONS}/{{name}}{path}", handler, "user", "subscriptions", {status: answer}, **more)
 
 
+async def openapi(request: Request) -> Response:
+    """Show the OpenAPI document of this server."""
+    return await _document(request, openapi_document)
+
+
+async def asyncapi(request: Request) -> Response:
+    """Show the AsyncAPI document of this server."""
+    return await _document(request, asyncapi_document)
+
+
+async def _document(request: Request, build: Callable[[Sequence[Route], Catalogue, Settings], Any]) -> Response:
+    service, name = request.service, build.__name__
+    if name not in service.documents:
+        document = await asyncio.to_thread(build, ROUTES, service.catalogue, service.settings)
+        service.documents[name] = msgspec.json.encode(document)
+    return Response(200, service.documents[name], JSON)
+
+
 # A table reads best with its own line breaks.
 # fmt: off
 ROUTES = (
-    Route("GET", "/health", health.health, "open", "health", {200: health.Health}),
-    Route("GET", "/ready", health.ready, "open", "health", {
-        200: health.Ready,
-        503: Documented("The log cannot be reached, or a live feed is being restarted.", (health.Ready,)),
+    Route("GET", "/health", admin.health, "open", "health", {200: admin.Health}),
+    Route("GET", "/ready", admin.ready, "open", "health", {
+        200: admin.Ready,
+        503: Documented("The log cannot be reached, or a live feed is being restarted.", (admin.Ready,)),
     }),
     Route("GET", "/", pages.home, "open", "general", {200: Documented("The page.", media_type="text/html")}),
     Route("GET", "/swagger-ui/{path}", pages.api_page),
     Route("GET", "/docs/{path}", pages.documentation),
     Route("GET", "/static/{path}", pages.static_file),
-    Route("GET", "/api-docs/openapi.json", pages.openapi),
-    Route("GET", "/api-docs/asyncapi.json", pages.asyncapi),
+    Route("GET", "/api-docs/openapi.json", openapi),
+    Route("GET", "/api-docs/asyncapi.json", asyncapi),
     Route("GET", "/api/v1/schema", schemas.list_schemas, "open", "schema", {200: schemas.SchemaList}),
     Route("GET", "/api/v1/schema/{event_type}", schemas.get_schema, "open", "schema",
           {200: schemas.SchemaOne, 404: schemas.SchemaNotFound}),
@@ -148,7 +172,7 @@ ROUTES = (
     Route("GET", "/api/v1/insight/{event_type}/{name}", insights.get_insight, "reader", "streaming",
           {200: Documented("What the tables say.", tuple(insights.INSIGHTS.values()))},
           parameters=_INSIGHT_PARAMETERS, errors=("INVALID_INSIGHT_REQUEST", "INSIGHT_NOT_FOUND")),
-    Route("GET", "/api/v1/admin/overview", health.overview, "admin", "admin", {200: health.Overview}),
+    Route("GET", "/api/v1/admin/overview", admin.overview, "admin", "admin", {200: admin.Overview}),
     Route("DELETE", "/api/v1/admin/notification/{notification_id}", admin.delete_notification, "admin", "admin", {
         200: Documented("The notification is gone.", (admin.Deleted,)),
         400: Documented("The id is not `<stream>@<sequence>` with a positive sequence.", (admin.Deleted,)),
@@ -165,6 +189,6 @@ ROUTES = (
         200: Documented("All notifications are gone; the numbering of every stream continues.", (admin.Wiped,)),
         500: Documented("Not every stream could be wiped.", (admin.Wiped,)),
     }),
-    Route("GET", "/api/v1/auth/check", health.check_auth, "user", "general", {200: health.Identity}),
+    Route("GET", "/api/v1/auth/check", admin.check_auth, "user", "general", {200: admin.Identity}),
 )
 # fmt: on

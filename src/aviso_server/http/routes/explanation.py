@@ -14,12 +14,10 @@ from msgspec import Meta
 from aviso_server.archive.flight_client import Slots
 from aviso_server.delivery.history import chunks
 from aviso_server.errors import InvalidRequest, LogError, LogUnavailable, MalformedRequest
-from aviso_server.http.body import RequestBody, read_request
-from aviso_server.http.http_errors import WATCH, http_error, unavailable
-from aviso_server.http.request import Request
-from aviso_server.http.response import Answer, Count, RequestId, Response
+from aviso_server.http.app import Service
+from aviso_server.http.request import Request, RequestBody, read_request
+from aviso_server.http.response import WATCH, Answer, Count, RequestId, Response, http_error, unavailable
 from aviso_server.http.routes.streams import prepare, read_as_of
-from aviso_server.http.service import Service
 from aviso_server.model.event_type import EventType
 from aviso_server.model.explain import (
     DEFAULT_DAYS,

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from aviso_server.config.settings import Settings
 from aviso_server.errors import InvalidRequest, RequestError
-from aviso_server.http.http_errors import HttpError, forbidden
 from aviso_server.http.request import Request
-from aviso_server.http.response import Answer, Count, RequestId, Response
+from aviso_server.http.response import Answer, Count, HttpError, RequestId, Response, forbidden
 from aviso_server.insight.counts import QUESTIONS
 from aviso_server.model.event_type import EventType, GenericType
 from aviso_server.model.times import Instant, parse_instant
 
-__all__ = ["INSIGHTS", "InsightList", "get_insight", "list_insight"]
+if TYPE_CHECKING:
+    from aviso_server.insight.counts import Reader
+
+__all__ = ["INSIGHTS", "InsightList", "Insights", "get_insight", "list_insight"]
 
 _PARAMETERS = ("from", "to", "field")
 _MAX_QUERY = 1024  # bytes
+_MAX_INSIGHTS = 2  # answers about the archive that are put together at a time
 
 Seconds = Annotated[int, Meta(description="Seconds; less than 1/32 towards zero.")]
 Moment = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
@@ -148,6 +152,50 @@ INSIGHTS: dict[str, type[_Insight]] = dict(
     zip(QUESTIONS, (HoursInsight, FieldsInsight, DelaysInsight, CoverageInsight, SeenInsight), strict=True)
 )
 """The type of the answer to each question."""
+
+
+class Insights:
+    """The insight tables of an archive on this machine, read in threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.enabled = settings.archive.enabled and settings.insight.enabled
+        self.available = self.enabled and urlsplit(settings.archive.path).scheme in ("", "file")
+        self._path = settings.archive.path
+        self._turns = asyncio.Semaphore(_MAX_INSIGHTS)
+        self._reader: Reader | None = None
+
+    async def overviews(self) -> list[dict[str, Any]]:
+        """Return what there is of every event type."""
+        if not self.available:
+            return []
+
+        def read() -> list[dict[str, Any]]:
+            from aviso_server.insight.answers import overview  # pyarrow is large: only who needs it waits for it
+
+            return [overview(state) for state in self._open().states() if state.days]
+
+        async with self._turns:
+            return await asyncio.to_thread(read)
+
+    async def answer(
+        self, stream: str, name: str, start: int | None, end: int | None, field: str | None
+    ) -> dict[str, Any] | None:
+        """Return what a table says of a stream; None if there is nothing."""
+
+        def read() -> dict[str, Any] | None:
+            from aviso_server.insight.answers import answer
+
+            return answer(self._open(), stream, name, start, end, field)
+
+        async with self._turns:
+            return await asyncio.to_thread(read)
+
+    def _open(self) -> Reader:
+        from aviso_server.insight.counts import Reader
+
+        if self._reader is None:
+            self._reader = Reader(self._path)
+        return self._reader
 
 
 async def list_insight(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The console, the API documents and static files."""
+"""The console, the API page and static files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 
 from aviso_server import __version__
 from aviso_server.http.request import Request
-from aviso_server.http.response import HTML, JSON, Headers, Response
+from aviso_server.http.response import HTML, Headers, Response
 
-__all__ = ["api_page", "asyncapi", "documentation", "home", "openapi", "static_file"]
+__all__ = ["api_page", "documentation", "home", "static_file"]
 
 
 _PACKAGED = Path(str(files("aviso_server") / "web"))
@@ -45,16 +45,6 @@ async def home(request: Request) -> Response:
         # as the reference writes apostrophes
         text = text.replace("{{" + name.upper() + "}}", html.escape(url).replace("&#x27;", "&#39;"))
     return Response(200, text.encode(), HTML, _headers(policy))
-
-
-async def openapi(request: Request) -> Response:
-    """Show the OpenAPI document of this server."""
-    return Response(200, await asyncio.to_thread(lambda: request.app.openapi), JSON)  # made for the first who asks
-
-
-async def asyncapi(request: Request) -> Response:
-    """Show the AsyncAPI document of this server."""
-    return Response(200, await asyncio.to_thread(lambda: request.app.asyncapi), JSON)
 
 
 async def api_page(request: Request) -> Response:

@@ -19,11 +19,19 @@ from aviso_server.counters import UNKNOWN, NotificationStatus
 from aviso_server.delivery.hub import GENERIC
 from aviso_server.diagnostics.log_records import Allowance
 from aviso_server.errors import InvalidRequest, KeyRefused, LogError, RequestError, UnknownEventType
-from aviso_server.http.body import aside, check_publishable, decode_one, read_batch, read_request
-from aviso_server.http.http_errors import NOTIFY, BatchFault, HttpError, http_error
-from aviso_server.http.request import Request
-from aviso_server.http.response import Answer, Count, Processed, RequestId, Response
-from aviso_server.http.service import Service
+from aviso_server.http.app import Service
+from aviso_server.http.request import Request, aside, check_publishable, decode_one, read_batch, read_request
+from aviso_server.http.response import (
+    NOTIFY,
+    Answer,
+    BatchFault,
+    Count,
+    HttpError,
+    Processed,
+    RequestId,
+    Response,
+    http_error,
+)
 from aviso_server.log.base import Appended, BatchKey, Key, Keyed
 from aviso_server.model import topic as topics
 from aviso_server.model.event_type import MAX_PAYLOAD_DEPTH, EventType, GenericType

@@ -25,11 +25,20 @@ from aviso_server.delivery.formats import (
 )
 from aviso_server.diagnostics.log_records import CALLER
 from aviso_server.errors import InvalidRequest, LogError, RequestError, StreamUnusable
-from aviso_server.http.body import RequestBody, aside, parse_request
-from aviso_server.http.http_errors import REPLAY, WATCH, HttpError, http_error
-from aviso_server.http.request import Request
-from aviso_server.http.response import Answer, Count, Headers, RequestId, Response, StreamingResponse
-from aviso_server.http.service import Service
+from aviso_server.http.app import Service
+from aviso_server.http.request import Request, RequestBody, aside, parse_request
+from aviso_server.http.response import (
+    REPLAY,
+    WATCH,
+    Answer,
+    Count,
+    Headers,
+    HttpError,
+    RequestId,
+    Response,
+    StreamingResponse,
+    http_error,
+)
 from aviso_server.model.batch import STORED, wire_columns
 from aviso_server.model.event_type import EventType, GenericType, read_point
 from aviso_server.model.filter import Filter

@@ -12,11 +12,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from aviso_server.errors import InvalidRequest, LogError, MalformedRequest, RequestError
 from aviso_server.http.auth import unauthorized
-from aviso_server.http.body import aside
 from aviso_server.http.ecpds import EcpdsPlugin
-from aviso_server.http.http_errors import SUBSCRIPTION, HttpError, http_error
-from aviso_server.http.request import Request
-from aviso_server.http.response import Answer, Count, RequestId, Response
+from aviso_server.http.request import Request, aside
+from aviso_server.http.response import SUBSCRIPTION, Answer, Count, HttpError, RequestId, Response, http_error
 from aviso_server.model.event_type import read_point
 from aviso_server.model.json_text import loads
 from aviso_server.model.times import Instant, event_time, read_start

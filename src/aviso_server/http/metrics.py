@@ -22,12 +22,11 @@ from aviso_server.delivery.clients import Send, Watcher
 from aviso_server.delivery.hub import GENERIC
 from aviso_server.diagnostics.log_records import RECORDS
 from aviso_server.errors import LogError, StreamUnusable
+from aviso_server.http.app import Service
 from aviso_server.http.auth import OUTCOMES
-from aviso_server.http.body import Receive
 from aviso_server.http.ecpds import DECISIONS, FETCHES
-from aviso_server.http.request import new_request_id
+from aviso_server.http.request import Receive, new_request_id
 from aviso_server.http.response import Response
-from aviso_server.http.service import Service
 from aviso_server.log.base import Batching, StreamState, Waiting
 from aviso_server.model.lateness import Status
 from aviso_server.model.times import SECOND, parse_instant
@@ -358,7 +357,7 @@ def _lateness(service: Service) -> Samples:
 
 def _process(service: Service) -> Samples:
     yield "aviso_build_info", {__version__: 1}
-    yield "aviso_connections_active", service.connections()
+    yield "aviso_connections_active", len(service.connections)
     yield "aviso_limit", service.limits.configured
     yield "aviso_limit_refusals_total", service.limits.refused
     yield "aviso_tasks", len(asyncio.all_tasks())
