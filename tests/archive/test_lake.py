@@ -45,8 +45,12 @@ class Rows:
         self.pause = 0.0
         self.gapless = 0  # as far as everything
         self.versions: list[int] = []  # that were asked for
+        self.silent = 0.0
+        self.hangs = False
 
     def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        if self.hangs:
+            raise ConnectionError("no answer")
         if operation != "status":
             self.asked.append((operation, {name: request[name] for name in request if name not in ("token", "op")}))
         if self.refuses is not None and operation != "status":
@@ -54,7 +58,10 @@ class Rows:
         if operation == "status":
             facts = {"first": 1, "last": self.last, "gapless": self.gapless or self.last, "files": 3, "bytes": 99}
             streams = {"tides": {**facts, "last_error": None}}
-            return {"streams": streams if self.last else {}, "job": {"state": self.state, "last_error": None}}
+            return {
+                "streams": streams if self.last else {},
+                "job": {"state": self.state, "last_error": None, "silent": self.silent},
+            }
         if operation in ("delete", "wipe") and not self.takes_removals:
             raise PipelineError("the disk is full")
         if operation == "delete":
@@ -194,6 +201,31 @@ def test_reading(tmp_path: Path) -> None:
             assert await lake.last_until("tides", 99) == 7
 
     asyncio.run(run())
+
+
+def test_a_process_or_a_java_that_hangs_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("aviso_server.archive.lake._LONGEST_SILENCE", 2.0)
+
+    async def run() -> None:
+        rows = Rows()
+        async with lake_on(rows, tmp_path) as lake:
+            rows.silent = 3.0
+            await until(lambda: lake.supervisor.restarts == 1)
+            rows.silent = 0.0
+            await until(lambda: lake.supervisor.state == "running")
+            rows.hangs = True
+            await until(lambda: lake.supervisor.restarts == 2)
+            rows.hangs = False
+            await until(lambda: lake.supervisor.state == "running")
+
+    asyncio.run(run())
+    ends = [each.getMessage() for each in caplog.records if getattr(each, "event", "") == "archive.process.ended"]
+    assert [each.split(";")[0].rpartition(" for ")[0] for each in ends] == [
+        "the pipeline process ended with exit code -9: Java has not answered",
+        "the pipeline process ended with exit code -9: it has not answered",
+    ]
 
 
 def test_counting(tmp_path: Path) -> None:

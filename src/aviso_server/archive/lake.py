@@ -39,6 +39,7 @@ _COUNTING = 300.0  # seconds that a count may take, the waiting for its turn lef
 _QUICK = 5.0  # seconds for an answer that needs no Spark
 _REMOVING = 120.0  # seconds that it may take to write files anew
 _SPARE_THREADS = 4
+_LONGEST_SILENCE = 60.0  # seconds without an answer after which the process, or its Java, hangs
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class StreamStatus(msgspec.Struct, frozen=True):
 class _Job(msgspec.Struct, frozen=True):
     state: str
     last_error: str | None = None
+    silent: float = 0.0  # seconds since Java answered
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -381,12 +383,21 @@ class Lake:
                     await self._changed.wait()
 
     async def _watch(self) -> None:
+        asked, heard, now = None, 0.0, asyncio.get_running_loop().time
         while True:
-            if self.supervisor.address is not None:
+            address = self.supervisor.address
+            if address is not asked:
+                asked, heard = address, now()
+            if address is not None:
                 try:
                     await self._ask_status()
+                    heard = now() - self.job.silent
                 except (Unreachable, Refused) as error:
                     logger.debug("no word of the archive: %s", error, extra={"event": "archive.process.silent"})
+                if now() - heard > _LONGEST_SILENCE and self.supervisor.address is address:
+                    who = "it" if self.job.silent < _LONGEST_SILENCE else "Java"
+                    self.supervisor.give_up(f"{who} has not answered for {now() - heard:.0f} s")
+                    self.job, heard = _Job("stopped"), now()
             if self.audited is not None:
                 await self.audited.look()
             self._changed.clear()

@@ -38,13 +38,13 @@ MARK = "AVISO_PIPELINE_OF"
 """The variable that all processes of a pipeline have."""
 
 State = Literal["starting", "running", "restarting", "unavailable", "stopped"]
-"""`unavailable`: Spark cannot run here. The reason is always beside."""
+"""`unavailable`: the archive cannot be used. The reason is always beside."""
 
 _FLIGHT_TOKEN = "AVISO_FLIGHT_TOKEN"
 _IMPOSSIBLE = 3  # the exit code of a process that will not do better soon
 _GRACE = 3.0  # seconds to end by itself
 _SHORTEST_PAUSE = 1.0  # seconds before it is started again
-_LONGEST_PAUSE = 60.0
+_LONGEST_PAUSE = 20.0  # readers wait longer than this
 _LONG_PAUSE = 300.0  # after it said that it cannot run here
 _HEALTHY = 20.0  # seconds of use after which an end is not part of a row of failures
 _GLANCE = 0.1  # seconds between two looks at the ready file
@@ -110,6 +110,13 @@ class Supervisor:
         self.elected = elected
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(b"archive\n" if elected else b"standby\n")
+
+    def give_up(self, reason: str) -> None:
+        """End a process that does not answer any more; another one takes its place."""
+        if self._process is not None:
+            self._words.append(reason)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def is_up(self) -> None:
         """Note that Spark is there: it has answered."""

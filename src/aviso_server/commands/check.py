@@ -13,7 +13,8 @@ from aviso_server import __version__
 from aviso_server.commands.terminal import FAILED, json_option, print_json, print_result, problem_record
 from aviso_server.config import Inspection, inspect
 from aviso_server.config.settings import Settings
-from aviso_server.errors import Problem
+from aviso_server.errors import PipelineError, Problem
+from aviso_server.spark.java import find_java
 
 __all__ = ["check", "show_help", "version"]
 
@@ -62,7 +63,13 @@ def _archive_warnings(settings: Settings) -> list[Problem]:
         return []
     from aviso_server.lake.problems import problems  # what reads tables is large
 
-    return [Problem("archive.path", each.removeprefix("archive.path: ")) for each in problems(settings.archive.path)]
+    found = [Problem("archive.path", each.removeprefix("archive.path: ")) for each in problems(settings.archive.path)]
+    if not settings.archive.spark.startswith("sc://"):
+        try:
+            find_java(os.environ)
+        except PipelineError as error:
+            found.append(Problem("archive.spark", f"nothing can be archived: {error}"))
+    return found
 
 
 def _print(found: Inspection, usable: bool) -> None:

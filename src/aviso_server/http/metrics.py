@@ -149,7 +149,7 @@ Samples = Iterator[tuple[str, float | Histogram | Mapping[Any, float | Histogram
 """Names of series, each with its value or, if it has labels, its values by label or labels."""
 
 _PROCESS_STATES = ("off", *get_args(State))
-_JOB_STATES = ("off", "starting", "running", "waiting", "stopped")
+_JOB_STATES = ("off", "starting", "running", "waiting", "standby", "stopped")
 _VERDICTS = ("none", "clean", "defects", "unchecked")
 _ROUTES = {"watch": "/api/v1/watch", "replay": "/api/v1/replay"}
 _AUTH_MODES = ("direct", "trusted_proxy")

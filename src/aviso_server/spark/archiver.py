@@ -67,6 +67,8 @@ _BETWEEN_COMPACTIONS = 30.0  # seconds
 _BETWEEN_VACUUMS = 3600.0  # seconds
 _PATIENCE = 120.0  # seconds for Spark to start
 _STANDBY = 1.0  # seconds between two looks of one who waits for its turn
+_BETWEEN_BEATS = 5.0  # seconds between two questions to Java whether it is there
+_BETWEEN_STARTS = 300.0  # seconds until Java is looked for again where there is none
 _SETTINGS = {
     "spark.scheduler.mode": "FAIR",  # replays and the archiver all get their turn
     "spark.sql.shuffle.partitions": "2",
@@ -122,6 +124,7 @@ class ArchiveStatus:
         self.state: State = "stopped"
         self.last_error: str | None = None  # of the archiver as a whole
         self.rows = 0  # archived since the start
+        self.heard: float | None = None  # when Java answered last, by the monotonic clock; None before Spark is there
         self._looking = threading.Lock()  # one looks at a time, so that what was read later is what is kept
         self._lock = threading.Lock()
         self._snapshots: dict[str, Snapshot] = {}
@@ -221,7 +224,8 @@ class ArchiveStatus:
     def describe(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
         shown = {name: msgspec.to_builtins(each) for name, each in self.streams().items()}
-        job = {"state": self.state, "last_error": self.last_error, "rows": self.rows}
+        silent = 0.0 if self.heard is None else time.monotonic() - self.heard
+        job = {"state": self.state, "last_error": self.last_error, "rows": self.rows, "silent": silent}
         return {"streams": shown, "job": job, "time": event_time(time.time_ns())}
 
     def _status(self, name: str, snapshot: Snapshot) -> StreamStatus:
@@ -323,11 +327,37 @@ class Archiver:
         self._ready.set()
         return session
 
+    def open_in_time(self) -> SparkSession:
+        """Start Spark, as soon as there is a Java for it; until then the archive can be read. SparkFailed if it broke.
+
+        From then on Java is asked again and again whether it is there: one that hangs does not end by itself.
+        """
+        while True:
+            try:
+                session = self.open()
+            except SparkFailed:
+                raise
+            except PipelineError as error:
+                self._fail(f"nothing can be archived: {error}")
+                time.sleep(_BETWEEN_STARTS)
+            else:
+                threading.Thread(target=self._listen_to_java, args=(session,), name="heartbeat", daemon=True).start()
+                return session
+
     def wait_for_session(self) -> SparkSession:
-        """Return Spark once it is open; PipelineError if that takes too long."""
-        if not self._ready.wait(_PATIENCE):
-            raise PipelineError("Spark has not started yet")
+        """Return Spark once it is open; PipelineError if that takes too long, or if it cannot be opened."""
+        deadline = time.monotonic() + _PATIENCE
+        while not self._ready.wait(_STANDBY):
+            if self.status.last_error is not None or time.monotonic() > deadline:
+                raise PipelineError(self.status.last_error or "Spark has not started yet")
         return self.session
+
+    def _listen_to_java(self, session: SparkSession) -> None:
+        while True:
+            with contextlib.suppress(Exception):  # whoever needs it says that it is gone
+                _beat(session)
+                self.status.heard = time.monotonic()
+            time.sleep(_BETWEEN_BEATS)
 
     @property
     def session(self) -> SparkSession:
@@ -339,7 +369,11 @@ class Archiver:
         """Return False if Spark's Java process is gone, or a Spark Connect server does not know us any more."""
         session = self._session
         if session is not None and not hasattr(session, "_jsparkSession"):  # one of Spark Connect
-            return _answers(session)
+            try:
+                # A client whose session is gone counts as stopped; the server answers it all the same.
+                return not getattr(session, "is_stopped", False) and _beat(session)
+            except Exception:  # gRPC and Spark have many ways to say so
+                return False
         process = getattr(SparkContext._gateway, "proc", None)
         return process is None or process.poll() is None
 
@@ -620,10 +654,7 @@ def _share(
     return found, left
 
 
-def _answers(session: SparkSession) -> bool:
-    """Ask a Spark Connect server whether it still has the session; one that was started anew has not."""
-    try:
-        # A client that has heard that its session is gone counts as stopped; the server answers it all the same.
-        return not getattr(session, "is_stopped", False) and bool(session.version)
-    except Exception:  # gRPC and Spark have many ways to say so
-        return False
+def _beat(session: SparkSession) -> bool:
+    """Ask Java or a Spark Connect server for a sign of life; one that was started anew does not know the session."""
+    java = getattr(session, "_jvm", None)
+    return bool(session.version if java is None else java.java.lang.System.nanoTime())

