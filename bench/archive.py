@@ -20,7 +20,6 @@ import pyarrow.dataset as ds
 import pytest
 import shapely
 
-from aviso_server.lake.storage import storage_of
 from aviso_server.lake.table import Tables
 from aviso_server.model.filter import Filter
 from aviso_server.model.shapes import parse_polygon
@@ -260,8 +259,8 @@ def _memory(cold: ColdReplay, rows: int) -> list[Row]:
 def _from_a_store(way: FaultyWay) -> list[Row]:
     """Two files in an object store that takes its time for every request."""
     root = f"s3://{BUCKET}/archive"
-    archived.make(root, IN_STORE, storage_of(root))
-    cold = ColdReplay(Tables(root, storage_of(root)))
+    archived.make(root, IN_STORE)
+    cold = ColdReplay(Tables(root))
     way.delay = STORE_DELAY
     found = []
     for name, identifier in (("all", {}), ("0.01 %", {"step": {"eq": STEP}}), ("polygon", {"polygon": AREA})):

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aviso_server.lake.files import ROW_GROUP_ROWS, FileWriter
-from aviso_server.lake.storage import LOCAL, Storage
 from aviso_server.lake.table import Table
 from aviso_server.model.event_type import EventType, build_event_type
 
@@ -49,15 +48,15 @@ def _built() -> EventType:
 EVENT_TYPE = _built()
 
 
-def make(root: str, rows: int, storage: Storage = LOCAL, seed: int = 1) -> None:
+def make(root: str, rows: int, seed: int = 1) -> None:
     """An archive with so many notifications of one stream, in files as they are after compaction."""
-    target = Table(root, NAME, storage)
+    target = Table(root, NAME)
     chance = np.random.default_rng(seed)
     files = []
     for first in range(1, rows + 1, FILE_ROWS):
         last = min(rows, first + FILE_ROWS - 1)
         table = _table(first, last, chance)
-        writer = FileWriter(target.storage, target.folder, first, last, table.schema, whole=True)
+        writer = FileWriter(target.folder, first, last, table.schema, whole=True)
         for batch in table.to_batches(max_chunksize=ROW_GROUP_ROWS):
             list(writer.add(batch))
         files += writer.finish()

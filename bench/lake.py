@@ -103,7 +103,7 @@ def _files(bench: Bench, count: int) -> list[Row]:
     for number in range(count):
         first = number * ROWS_IN_FILE + 1
         own = batch.set_column(0, SHAPE.schema.field(0), pa.array(range(first, first + ROWS_IN_FILE)))
-        writer = FileWriter(table.storage, table.folder, first, first + ROWS_IN_FILE - 1, SHAPE.schema)
+        writer = FileWriter(table.folder, first, first + ROWS_IN_FILE - 1, SHAPE.schema)
         files += [*writer.add(own), *writer.finish()]
     table.commit(files, watermark=files[-1].last, after=0)
     done = subprocess.run([sys.executable, "-c", OPEN, root], capture_output=True, text=True, check=True)

@@ -29,7 +29,7 @@ from deltalake import DeltaTable
 
 from aviso_server.errors import PipelineError
 from aviso_server.lake.compact import Compactor
-from aviso_server.lake.storage import ObjectStorage
+from aviso_server.lake.storage import delta_options, table_uri
 from aviso_server.lake.table import Table, Tables
 from tests.faults import recorder
 from tests.faults.recorder import EVENT_TYPE, Loop, Publisher
@@ -152,8 +152,7 @@ class Outsider:
     def __init__(self, url: str, patch: pytest.MonkeyPatch) -> None:
         for name, value in environment(url).items():
             patch.setenv(name, value)
-        self.storage = ObjectStorage(os.environ)
-        self.table = Table(ROOT, EVENT_TYPE, self.storage)
+        self.table = Table(ROOT, EVENT_TYPE)
 
     def compare(self) -> int:
         """Count the same version in three ways."""
@@ -161,7 +160,7 @@ class Outsider:
         if snapshot.version < 0:
             return 0
         assert snapshot.missing == []
-        folder, options = self.storage.uri(self.table.folder), self.storage.options
+        folder, options = table_uri(self.table.folder), delta_options(self.table.folder)
         delta = DeltaTable(folder, version=snapshot.version, storage_options=options)
         rows = delta.to_pyarrow_dataset()
         with duckdb.connect() as connection:
@@ -277,7 +276,7 @@ def test_whatever_is_killed_history_is_whole(tmp_path: Path, monkeypatch: pytest
         publishers = [clients.enter_context(Publisher(name, [server], 0.2)) for name in ("a", "b")]
         deleter = clients.enter_context(Deleter(server, Random(SEED + 1)))
         historian = clients.enter_context(Historian([server], publishers, deleter))
-        compactor = clients.enter_context(OutsideCompactor(Tables(ROOT, outsider.storage)))
+        compactor = clients.enter_context(OutsideCompactor(Tables(ROOT)))
         running.wait_until_archived(IN_LOG + 1)
         for number, victim in enumerate(victims, 1):
             if chance.random() < 0.6:  # else it may hit what is just starting again

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aviso_server.errors import InvalidRequest
+from aviso_server.insight import counts
 from aviso_server.insight.answers import answer, overview, percentiles, rounded
 from aviso_server.insight.charts import export, report
 from aviso_server.insight.counts import HOUR, Reader, folder_of, stream_of
-from aviso_server.lake.storage import LocalStorage
+from aviso_server.lake.storage import open_file
 from tests.insight.handmade import NOON, write
 
 TIMES = (NOON * HOUR, NOON * HOUR + 7)
@@ -138,42 +139,42 @@ def test_spans_that_mean_nothing_are_refused(reader: Reader, start: int, end: in
         answer(reader, "mars", "hours", start * HOUR, end * HOUR, None)
 
 
-def test_tables_made_anew_while_they_are_read_are_read_again(tmp_path: Path) -> None:
-    class Moving(LocalStorage):
-        moved = False
+def test_tables_made_anew_while_they_are_read_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = False
 
-        def open(self, path: str) -> pa.NativeFile:
-            if path.endswith(".parquet") and not self.moved:
-                self.moved = True
-                for old in (tmp_path / "_insight" / "stream=mars").glob("*.parquet"):
-                    old.unlink()
-                write(tmp_path, "mars", {"hours": [(NOON, 77)]}, generation=2)
-            return super().open(path)
+    def moving(path: str) -> pa.NativeFile:
+        nonlocal moved
+        if path.endswith(".parquet") and not moved:
+            moved = True
+            for old in (tmp_path / "_insight" / "stream=mars").glob("*.parquet"):
+                old.unlink()
+            write(tmp_path, "mars", {"hours": [(NOON, 77)]}, generation=2)
+        return open_file(path)
 
     write(tmp_path, "mars", TABLES)
-    found = answer(Reader(str(tmp_path), Moving()), "mars", "hours", None, None, None)
+    monkeypatch.setattr(counts, "open_file", moving)
+    found = answer(Reader(str(tmp_path)), "mars", "hours", None, None, None)
     assert found is not None
     assert [row["count"] for row in found["rows"]] == [77]
 
 
-def test_files_are_read_once_and_memory_is_bounded(tmp_path: Path) -> None:
-    class Counting(LocalStorage):
-        reads = 0
+def test_files_are_read_once_and_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
 
-        def open(self, path: str) -> pa.NativeFile:
-            self.reads += path.endswith(".parquet")
-            return super().open(path)
+    def counting(path: str) -> pa.NativeFile:
+        reads.extend([path] if path.endswith(".parquet") else [])
+        return open_file(path)
 
     write(tmp_path, "mars", TABLES)
-    files = Counting()
-    reader = Reader(str(tmp_path), files)
+    monkeypatch.setattr(counts, "open_file", counting)
+    reader = Reader(str(tmp_path))
     for _ in range(3):
         ask(reader, "hours")
-    assert files.reads == 2
-    small = Reader(str(tmp_path), files, most_bytes=1)
+    assert len(reads) == 2
+    small = Reader(str(tmp_path), most_bytes=1)
     ask(small, "hours")
     ask(small, "hours")
-    assert files.reads == 6
+    assert len(reads) == 6
 
 
 def test_streams_of_any_name_are_found(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from aviso_server.lake.files import FileWriter, NewFile, read_rows
 from aviso_server.lake.schema import FileShape
-from aviso_server.lake.storage import storage_of
+from aviso_server.lake.storage import open_file
 from aviso_server.lake.table import Table
 from aviso_server.model.batch import STORED, columns_of, record_batch
 from aviso_server.model.event_type import build_event_type
@@ -42,7 +42,7 @@ def stored(numbers: list[int]) -> pa.RecordBatch:
 def made(table: Table, first: int, last: int, missing: set[int] | None = None, columns: Any = FLOOD) -> list[NewFile]:
     """Files of a table that no commit has brought into it yet, as the job's workers make them."""
     shape = FileShape("flood", columns_of(columns), table.snapshot().columns)
-    writer = FileWriter(table.storage, table.folder, first, last, shape.schema)
+    writer = FileWriter(table.folder, first, last, shape.schema)
     numbers = [number for number in range(first, last + 1) if number not in (missing or set())]
     files = list(writer.add(shape.batch(stored(numbers)))) if numbers else []
     return [*files, *writer.finish()]
@@ -57,14 +57,13 @@ def write(root: Path, first: int, last: int, missing: set[int] | None = None, co
 
 def rows_in(root: Path | str, stream: str) -> pa.Table:
     """What a reader finds of a stream: the rows of its files one after the other, which cover it without a gap."""
-    storage = storage_of(str(root))
-    snapshot = Table(str(root), stream, storage).snapshot()
+    snapshot = Table(str(root), stream).snapshot()
     assert not snapshot.missing
     expected, tables = 1, []
     for each in snapshot.files:
         assert each.first == expected, f"a gap or an overlap before {each.path}"
         expected = each.last + 1
-        with storage.open(each.path) as content:
+        with open_file(each.path) as content:
             table = read_rows(content, ["sequence", "time_ns", "topic", "identifier", "payload"])
         assert table.num_rows == each.rows
         if table.num_rows:

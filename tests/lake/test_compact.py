@@ -19,7 +19,6 @@ from aviso_server.lake.compact import Compactor, mergeable
 from aviso_server.lake.files import DataFile, FileWriter
 from aviso_server.lake.remove import delete
 from aviso_server.lake.schema import FileShape
-from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Table, Tables
 from aviso_server.model.batch import STORED, columns_of, record_batch
 from aviso_server.model.event_type import build_event_type
@@ -59,7 +58,7 @@ def many(count: int) -> list[pa.RecordBatch]:
 
 
 def test_row_groups_have_25_000_rows_and_statistics_to_skip_by(tmp_path: Path) -> None:
-    writer = FileWriter(LOCAL, str(tmp_path), 1, 60_000, SHAPE.schema)
+    writer = FileWriter(str(tmp_path), 1, 60_000, SHAPE.schema)
     drafts = [draft for batch in many(60_000) for draft in writer.add(batch)]
     (draft,) = [*drafts, *writer.finish()]
     assert (draft.first, draft.last, draft.rows) == (1, 60_000, 60_000)
@@ -74,13 +73,13 @@ def test_row_groups_have_25_000_rows_and_statistics_to_skip_by(tmp_path: Path) -
 
 
 def test_a_range_without_rows_is_covered_all_the_same(tmp_path: Path) -> None:
-    (draft,) = FileWriter(LOCAL, str(tmp_path), 5, 9, SHAPE.schema).finish()
+    (draft,) = FileWriter(str(tmp_path), 5, 9, SHAPE.schema).finish()
     assert (draft.first, draft.last, draft.rows) == (5, 9, 0)
     assert pq.read_schema(draft.path).remove_metadata().equals(SHAPE.schema)
 
 
 def test_what_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    writer = FileWriter(LOCAL, str(tmp_path), 1, 30_000, SHAPE.schema)
+    writer = FileWriter(str(tmp_path), 1, 30_000, SHAPE.schema)
     for batch in many(30_000):
         assert list(writer.add(batch)) == []
     assert len(list(tmp_path.iterdir())) == 1

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from aviso_server.lake.compact import Compactor
 from aviso_server.lake.condition import sight_of
 from aviso_server.lake.scan import Scan, Window
-from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Table, Tables
 from aviso_server.model.event_type import EventType, GenericType
 from aviso_server.model.fields import Constraint
@@ -152,7 +151,7 @@ class Archived:
         """What is found for each filter is what the filter itself lets through."""
         for wanted in filters:
             sight = sight_of(wanted, self._columns, self._file.whole)
-            scan = Scan(LOCAL, self._query, wanted, Window(self._file.first, self._file.last, sight, (self._file,)))
+            scan = Scan(self._query, wanted, Window(self._file.first, self._file.last, sight, (self._file,)))
             found = [batch for table in iter(scan.pull, None) for batch in table.to_batches()]
             assert rows_of(found) == wanted_rows(self._notifications, wanted), wanted
 

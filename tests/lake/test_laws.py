@@ -64,7 +64,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, Any]]:
 
 def archive(table: Table, age: EventType, stored: Sequence[Notification], first: int, last: int) -> None:
     shape = FileShape("flood", columns_of(age), table.snapshot().columns)
-    writer = FileWriter(table.storage, table.folder, first, last, shape.schema)
+    writer = FileWriter(table.folder, first, last, shape.schema)
     files = list(writer.add(shape.batch(record_batch(STORED, "flood", stored))))
     table.commit([*files, *writer.finish()], watermark=last, after=first - 1)
 

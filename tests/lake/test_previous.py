@@ -15,7 +15,6 @@ from aviso_server.lake.files import Covered
 from aviso_server.lake.previous import Migrated, migrate, previous_watermarks, refuse_previous
 from aviso_server.lake.remove import Removed
 from aviso_server.lake.schema import FileShape
-from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Table, Tables
 from aviso_server.model.batch import columns_of
 from tests.lake.scene import FLOOD, event_type, ranges, sequences, stored
@@ -70,7 +69,7 @@ LEFT = [number for number in range(4, 41) if number not in (5, 12, 24, 25, 39, 4
 
 def test_a_table_has_what_a_replay_gave(tmp_path: Path) -> None:
     previous(tmp_path)
-    assert previous_watermarks(str(tmp_path), LOCAL) == {"flood": 40}
+    assert previous_watermarks(str(tmp_path)) == {"flood": 40}
     assert run(tmp_path) == {"flood": Migrated(40, len(LEFT), 3, Removed(0, (45,)))}
     assert sequences(tmp_path) == LEFT
     assert ranges(tmp_path) == [(1, 20), (21, 30), (31, 40)]
@@ -104,10 +103,10 @@ def test_it_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             list(migrate(Tables(str(tmp_path)), told))
         assert Table(str(tmp_path), "flood").snapshot().watermark == limit
         with pytest.raises(PipelineError, match="has the format of an earlier version: run 'aviso-server pipeline mig"):
-            refuse_previous(str(tmp_path), LOCAL)
+            refuse_previous(str(tmp_path))
     assert run(tmp_path)["flood"].last == 40
     assert sequences(tmp_path) == LEFT
-    refuse_previous(str(tmp_path), LOCAL)
+    refuse_previous(str(tmp_path))
 
 
 def test_one_who_is_killed_before_it_has_noted_early_deletes_hears_of_them_again(tmp_path: Path) -> None:
@@ -141,6 +140,6 @@ def test_streams_with_odd_names_keep_them(tmp_path: Path) -> None:
 
 
 def test_what_is_in_the_new_format_is_left_alone(tmp_path: Path) -> None:
-    refuse_previous(str(tmp_path), LOCAL)
+    refuse_previous(str(tmp_path))
     assert run(tmp_path) == {}
-    assert previous_watermarks(str(tmp_path / "nowhere"), LOCAL) == {}
+    assert previous_watermarks(str(tmp_path / "nowhere")) == {}

@@ -81,14 +81,14 @@ def test_rows_on_their_way_are_removed_before_they_are_committed(tmp_path: Path)
     files = made(table, 1, 20)
     assert removals.add("flood", lambda: 0, deleted=[5, 30]) == 0
     with removals.settling("flood", 20) as removed:
-        table.commit(applied(table.storage, table.folder, files, removed), watermark=20, after=0)
+        table.commit(applied(table.folder, files, removed), watermark=20, after=0)
     assert sequences(tmp_path) == [number for number in range(1, 21) if number != 5]
     assert reasons(table) == [Covered(1, 20, deleted=((5, 5),))]
     files = made(table, 21, 40)
     removals.add("flood", lambda: 20, wiped_through=35)
     with removals.settling("flood", 40) as removed:
         assert removed == Removed(35)
-        table.commit(applied(table.storage, table.folder, files, removed), watermark=40, after=20)
+        table.commit(applied(table.folder, files, removed), watermark=40, after=20)
     assert sequences(tmp_path)[-6:] == [20, 36, 37, 38, 39, 40]
     with removals.settling("flood", 40) as removed:
         assert removed == Removed()

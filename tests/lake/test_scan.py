@@ -85,11 +85,11 @@ def test_a_scan_stops_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(scan, "_CHUNK_ROWS", 30)
     table = Table(str(tmp_path), "thing")
     (window,) = windows(table.snapshot(), EVERYTHING, 5, 98)
-    reading = Scan(table.storage, table.query(0), EVERYTHING, window, ("sequence",))
+    reading = Scan(table.query(0), EVERYTHING, window, ("sequence",))
     found = [each["sequence"].to_pylist() for each in iter(reading.pull, None)]
     assert [sequence for each in found for sequence in each] == list(range(5, 99))
     assert [len(each) for each in found] == [36, 30, 28]  # whole row groups
-    part = Scan(table.storage, table.query(0), EVERYTHING, window, ("sequence",)).pull(lambda: True)
+    part = Scan(table.query(0), EVERYTHING, window, ("sequence",)).pull(lambda: True)
     assert part is not None
     assert part.num_rows == 6
 
@@ -100,7 +100,7 @@ def test_rows_that_are_not_in_order_are_an_error(tmp_path: Path, monkeypatch: py
     table = Table(str(tmp_path), "thing")
     (window,) = windows(table.snapshot(), EVERYTHING, 1, 5)
     with pytest.raises(Exception, match="is not in order"):
-        list(iter(Scan(table.storage, table.query(0), EVERYTHING, window).pull, None))
+        list(iter(Scan(table.query(0), EVERYTHING, window).pull, None))
 
 
 # From a point in time to a sequence -----------------------------------------------------------------------------------

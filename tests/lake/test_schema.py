@@ -112,7 +112,7 @@ def test_a_table_from_before_gets_the_covering_without_being_rewritten(tmp_path:
     table = Table(str(tmp_path), "flood")
     shape = FileShape("flood", columns_of(FLOOD))
     schema = shape.schema.remove(shape.schema.get_field_index("bbox"))
-    writer = FileWriter(table.storage, table.folder, 1, 10, schema)
+    writer = FileWriter(table.folder, 1, 10, schema)
     batch = pa.Table.from_batches([shape.batch(stored(list(range(1, 11))))]).drop_columns("bbox").to_batches()[0]
     table.commit([*writer.add(batch), *writer.finish()], watermark=10, after=0)
     before = table.snapshot().names

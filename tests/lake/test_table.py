@@ -250,5 +250,5 @@ def test_a_file_that_takes_the_place_of_another_covers_what_its_footer_says(tmp_
     table = write(tmp_path, 1, 10, missing={9, 10})
     (file,) = table.snapshot().files
     narrow = msgspec.structs.replace(file, last=8)  # as long as the footer could not be read
-    table.commit([rewrite(table.storage, table.folder, [narrow])], [file])
+    table.commit([rewrite(table.folder, [narrow])], [file])
     assert (ranges(tmp_path), table.snapshot().gapless) == ([(1, 10)], 10)

@@ -92,7 +92,7 @@ def archive(server: Server) -> Path:
     for stream, view in ServerLog(options, ()).streams(()).items():
         shape = FileShape(view.event_type, columns_of(event_types([view.event_type], catalogue)[view.event_type]))
         table = Table(root, stream)
-        writer = FileWriter(table.storage, table.folder, 1, view.last, shape.schema)
+        writer = FileWriter(table.folder, 1, view.last, shape.schema)
         wanted = SequenceRange(view.event_type, 1, view.last)
         stored = read_range(options, wanted)
         files = [file for batch in stored for file in writer.add(shape.batch(batch))]

@@ -95,7 +95,7 @@ def archive(root: Path, name: str, notifications: Sequence[Notification], first:
     event_type = EVENT_TYPES[name]
     shape = FileShape(event_type.name, columns_of(event_type))
     table = Table(str(root), event_type.base)
-    writer = FileWriter(table.storage, table.folder, first, last, shape.schema)
+    writer = FileWriter(table.folder, first, last, shape.schema)
     stored = record_batch(STORED, event_type.name, notifications)
     files = list(writer.add(shape.batch(stored))) if notifications else []
     now = table.snapshot()

@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from aviso_server.lake.files import Covered
 from aviso_server.lake.removal_journal import read_removals
 from aviso_server.lake.remove import Removed
-from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Table, Tables
 from aviso_server.spark.audit import Repairer, gather_evidence, to_mend
 from aviso_server.spark.audit_comparison import Audit, Explained, keep_verdict
@@ -162,7 +161,7 @@ def test_planted_defects_are_found_and_nothing_else(scene: Scene, spark: SparkSe
 
 def test_the_server_shows_the_verdict(scene: Scene) -> None:
     assert scene.ready()["audit"] is None
-    keep_verdict(str(scene.root), scene.found(), LOCAL)
+    keep_verdict(str(scene.root), scene.found())
     until(lambda: scene.ready()["audit"], 20, scene.words)
     shown = scene.server.client.get("/api/v1/admin/overview").json()["audit"]
     assert shown == scene.ready()["audit"]

@@ -69,7 +69,7 @@ def test_exit_codes_report_and_repair(spark: SparkSession, tmp_path: Path) -> No
         root = archive(server)
         damage(root, "floods", 30, with_identifier(region="north"))
         damage(root, "tide", 4, lambda rows: [])
-        insight = Rollup(spark, Tables(str(root)), server.directory / "work")
+        insight = Rollup(spark, Tables(str(root)))
         floods = subject_of("floods", next(each for each in settings_of(server).event_types if each.name == "flood"))
         assert insight.step(floods) > 0
         assert regions(root, insight) == {"north": 31, "south": 29}

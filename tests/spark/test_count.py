@@ -13,7 +13,6 @@ import pytest
 from aviso_server.errors import PipelineError
 from aviso_server.lake.remove import Removed, delete, wipe
 from aviso_server.lake.scan import Scan
-from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Tables
 from aviso_server.model.event_type import GenericType, read_point
 from aviso_server.model.explain import Tally
@@ -197,7 +196,7 @@ def test_a_count_that_nobody_waits_for_stops(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Scan, "pull", endless)
     cold = ColdReplay(Tables(str(tmp_path)))
-    server = FlightServer("a token", ArchiveStatus(str(tmp_path), LOCAL), lambda: cold)
+    server = FlightServer("a token", ArchiveStatus(str(tmp_path)), lambda: cold)
     try:
         with caller(server.port, "a token") as call:
             limits: dict[str, Any] = {"start": 1, "end": 250, "unit": MINUTE, "wiped_through": 0, "deleted": []}

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from aviso_server.insight.counts import HOUR, State, table_names
 from aviso_server.lake.compact import Compactor
 from aviso_server.lake.remove import delete, wipe
-from aviso_server.lake.storage import LOCAL
+from aviso_server.lake.storage import remove
 from aviso_server.lake.table import Tables, streams
 from aviso_server.model.notification import Notification
 from aviso_server.spark.archiver import ArchiveStatus
@@ -32,7 +32,7 @@ class Scene:
         self.live: dict[int, Notification] = {}
         self.last = 0
         self.subject: Subject = subject_of(name, EVENT_TYPES[name])
-        self.rollup = Rollup(spark, self.tables, root / "work", lambda: BASE)
+        self.rollup = Rollup(spark, self.tables, lambda: BASE)
 
     def add(self, notifications: Sequence[Notification], count: int) -> None:
         archive(self.root, self.name, notifications, self.last + 1, self.last + count)
@@ -147,13 +147,13 @@ def test_rows_that_were_replaced_are_counted_anew_when_that_is_asked_for(scene: 
     place.step()
     other = [made_up(chance, "forecast", number) for number in place.live if number > 30]
     later = [msgspec.structs.replace(each, time=each.time + 40 * HOUR) for each in other]
-    ask_recount(str(place.root), "forecast", 31, 50, LOCAL)
+    ask_recount(str(place.root), "forecast", 31, 50)
     archive(place.root, "forecast", later, 31, 50)
     place.live |= {each.sequence: each for each in later}
     place.compact(everything=True)
     assert place.step() > 0
     assert place.step() == 0
-    assert asked_recounts(str(place.root), "forecast", LOCAL) == {}
+    assert asked_recounts(str(place.root), "forecast") == {}
 
 
 def test_everything_wiped_leaves_empty_tables(scene: Callable[[str], Scene]) -> None:
@@ -187,7 +187,7 @@ def test_an_archive_that_began_anew_is_rolled_up_anew(scene: Callable[[str], Sce
     place = scene("forecast")
     place.grow(random.Random(9), 50)
     place.step()
-    LOCAL.remove(place.table.folder)
+    remove(place.table.folder)
     place.last, place.live = 0, {}
     place.grow(random.Random(10), 20)
     place.step()

@@ -8,7 +8,6 @@ import pyarrow as pa
 from pyspark.sql.types import DoubleType, FloatType, LongType, StringType, StructField, StructType
 
 from aviso_server.lake.files import ROW_GROUP_ROWS, FileWriter
-from aviso_server.lake.storage import LOCAL
 from aviso_server.spark.lake_files import LakeSource, _File, _LakeReader
 from tests.lake.scene import SHAPE, stored
 
@@ -28,7 +27,7 @@ def test_rows_and_columns(tmp_path: Path) -> None:
     thousand = pa.Table.from_batches([SHAPE.batch(stored(list(range(1, 1001))))])
     table = pa.concat_tables([thousand] * (count // 1000))
     table = table.set_column(0, SHAPE.schema.field(0), pa.array(range(1, count + 1)))
-    writer = FileWriter(LOCAL, str(tmp_path), 1, count, SHAPE.schema)
+    writer = FileWriter(str(tmp_path), 1, count, SHAPE.schema)
     made = [file for batch in table.to_batches() for file in writer.add(batch)]
     (file,) = [*made, *writer.finish()]
 

@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aviso_server.lake.remove import delete, wipe
-from aviso_server.lake.storage import LOCAL
 from aviso_server.lake.table import Tables, streams
 from aviso_server.model.lateness import DAY, Book, Detector, Learned, Notice, Watched, learn_rhythm, weekday
 from aviso_server.model.notification import Notification
@@ -185,8 +184,8 @@ def test_without_a_date_the_day_of_arrival_counts(spark: SparkSession, tmp_path:
 
 
 def test_learning_goes_on_in_the_background(spark: SparkSession, root: Path, tmp_path: Path) -> None:
-    board = ArchiveStatus(str(root), LOCAL)
-    files = LearnedFiles(str(root), LOCAL, tmp_path)
+    board = ArchiveStatus(str(root))
+    files = LearnedFiles(str(root), tmp_path)
     [task] = read_tasks(msgspec.json.encode([WATCHED]).decode())
     assert task == WATCHED
     assert files.get("forecast") is None

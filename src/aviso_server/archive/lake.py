@@ -574,11 +574,10 @@ class Known:
         if self._local:
             # imported late: it needs pyarrow
             from aviso_server.lake.previous import previous_watermarks
-            from aviso_server.lake.storage import LOCAL
             from aviso_server.lake.table import Tables
 
             tables = Tables(self._path)
-            found = {stream: Coverage(1, last) for stream, last in previous_watermarks(self._path, LOCAL).items()}
+            found = {stream: Coverage(1, last) for stream, last in previous_watermarks(self._path).items()}
             for stream in tables.streams():
                 last = max(tables.of(stream).snapshot().watermark, found.get(stream, NOTHING).last)
                 found[stream] = Coverage(1, last)

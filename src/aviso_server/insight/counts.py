@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from aviso_server.lake.storage import Storage, storage_of
+from aviso_server.lake.storage import list_folder, open_file
 
 __all__ = [
     "FOLDER",
@@ -104,10 +104,10 @@ class State(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(State)
 
 
-def stored_state(root: str, stream: str, storage: Storage) -> State | None:
+def stored_state(root: str, stream: str) -> State | None:
     """How far a stream is; None if it has no tables, or those of another version."""
     try:
-        with storage.open(f"{folder_of(root, stream)}/{STATE}") as file:
+        with open_file(f"{folder_of(root, stream)}/{STATE}") as file:
             return _decoder.decode(file.read())
     except (FileNotFoundError, msgspec.DecodeError):
         return None
@@ -150,9 +150,8 @@ _MOST_STREAMS = 512  # names of generic event types are without limit
 class Reader:
     """The tables of one archive; threads may share it."""
 
-    def __init__(self, root: str, storage: Storage | None = None, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, root: str, most_bytes: int = _MOST_BYTES) -> None:
         self._root = root.rstrip("/")
-        self._storage = storage or storage_of(root)
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._known: OrderedDict[str, pa.Table] = OrderedDict()  # path -> content, the last used one at the end
@@ -160,13 +159,13 @@ class Reader:
 
     def states(self) -> list[State]:
         """Every stream that has tables, by name."""
-        names = (stream_of(each.name) for each in self._storage.list(f"{self._root}/{FOLDER}")[:_MOST_STREAMS])
+        names = (stream_of(each.name) for each in list_folder(f"{self._root}/{FOLDER}")[:_MOST_STREAMS])
         found = (self.state(stream) for stream in names if stream is not None)
         return sorted((state for state in found if state is not None), key=lambda state: state.stream)
 
     def state(self, stream: str) -> State | None:
         """How far a stream is; None if nothing is known of it."""
-        return stored_state(self._root, stream, self._storage)
+        return stored_state(self._root, stream)
 
     def table(self, state: State, table: str, first_hour: int, last_hour: int) -> pa.Table | None:
         """The rows of these hours (of whole days if the table is by day); None if there are none.
@@ -188,7 +187,7 @@ class Reader:
             if path in self._known:
                 self._known.move_to_end(path)
                 return self._known[path]
-        with self._storage.open(path) as file:
+        with open_file(path) as file:
             content = pq.read_table(file)
         with self._lock:
             if path not in self._known:

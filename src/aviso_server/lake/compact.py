@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from aviso_server.errors import PipelineError
 from aviso_server.lake.files import DataFile, NewFile, rewrite
-from aviso_server.lake.storage import Storage
 from aviso_server.lake.table import KEEP_HOURS, Conflict, Table, Tables
 
 __all__ = ["TARGET", "Compactor", "Run", "mergeable", "run_here"]
@@ -36,7 +35,6 @@ Run = Callable[[Callable[[Any], Iterable[Any]], Sequence[Any]], Iterable[Any]]
 class _Group(msgspec.Struct, frozen=True):
     """Neighbours that become one file; travels to whoever merges them."""
 
-    storage: Storage
     folder: str
     files: tuple[DataFile, ...]
 
@@ -85,7 +83,7 @@ class Compactor:
 
     def _merge(self, table: Table, groups: Sequence[Sequence[DataFile]], merged: Merged) -> bool:
         """Make one file of each group; False if none was brought into the table."""
-        items = [_Group(table.storage, table.folder, tuple(group)) for group in groups]
+        items = [_Group(table.folder, tuple(group)) for group in groups]
         done, parts = 0, {group[0].path: group for group in groups}
         for name, made in self._run(merge_files, items):
             if isinstance(made, str):
@@ -104,7 +102,7 @@ class Compactor:
 def merge_files(group: _Group) -> Iterator[tuple[str, NewFile | str]]:
     """Write one file of neighbours; yields the path of the first with the new file, or with what went wrong."""
     try:
-        yield group.files[0].path, rewrite(group.storage, group.folder, group.files)
+        yield group.files[0].path, rewrite(group.folder, group.files)
     except (OSError, pa.ArrowException, PipelineError) as error:
         yield group.files[0].path, f"{group.files[0].name} and its neighbours cannot be merged: {error}"
 

@@ -28,7 +28,7 @@ from aviso_server.lake.schema import (
     plain_columns,
     steady_columns,
 )
-from aviso_server.lake.storage import Storage, joined
+from aviso_server.lake.storage import create_file, joined, open_file, remove, settle
 
 __all__ = [
     "ROW_GROUP_ROWS",
@@ -117,7 +117,6 @@ class FileWriter:
 
     def __init__(
         self,
-        storage: Storage,
         folder: str,
         first: int,
         last: int,
@@ -125,7 +124,6 @@ class FileWriter:
         explain: Explain = Covered,
         whole: bool = False,
     ) -> None:
-        self._storage = storage
         self._folder = folder
         self._first = first  # of the file that is being written
         self._last = last
@@ -171,7 +169,7 @@ class FileWriter:
                 self._sink.close()
         self._file = self._sink = None
         if self._path:
-            self._storage.remove(self._path)
+            remove(self._path)
 
     def _flush(self, everything: bool = False) -> None:
         if not self._waiting:
@@ -192,7 +190,7 @@ class FileWriter:
     def _open(self) -> None:
         schema, plain = self._schema, set(plain_columns(self._schema))
         self._path = joined(self._folder, f"part-{uuid.uuid4().hex}.parquet")
-        self._sink = self._storage.create(self._path)
+        self._sink = create_file(self._path)
         self._file = pq.ParquetWriter(
             self._sink,
             schema,
@@ -217,7 +215,7 @@ class FileWriter:
         self._file.close()
         size = self._sink.tell()
         self._sink.close()
-        self._storage.settle(self._path)
+        settle(self._path)
         done = NewFile(
             first=self._first,
             last=last,
@@ -260,7 +258,6 @@ def explained(first: int, last: int, parts: Iterable[Covered], **more: Iterable[
 
 
 def rewrite(
-    storage: Storage,
     folder: str,
     files: Sequence[DataFile | NewFile],
     keep: Callable[[pa.Table], pa.Table] = lambda table: table,
@@ -269,17 +266,15 @@ def rewrite(
     """Make one file of neighbours, with the rows that `keep` lets through and more reasons why some are missing."""
     schemas, covers = [], []
     for file in files:
-        with storage.open(file.path) as content:
+        with open_file(file.path) as content:
             parquet = pq.ParquetFile(content)
             schemas.append(parquet.schema_arrow.remove_metadata())
             covers.append(covered_by(parquet.metadata) or Covered(file.first, file.last))
     first, last, schema = covers[0].first, covers[-1].last, joined_schema(schemas)
-    writer = FileWriter(
-        storage, folder, first, last, schema, lambda low, high: explained(low, high, covers, **more), whole=True
-    )
+    writer = FileWriter(folder, first, last, schema, lambda low, high: explained(low, high, covers, **more), whole=True)
     try:
         for file in files:
-            with storage.open(file.path) as content:
+            with open_file(file.path) as content:
                 parquet = pq.ParquetFile(content)
                 for number in range(parquet.num_row_groups):
                     for batch in conformed(keep(parquet.read_row_group(number)), schema).to_batches():
@@ -291,10 +286,10 @@ def rewrite(
     return made
 
 
-def discard(storage: Storage, files: Iterable[NewFile]) -> None:
+def discard(files: Iterable[NewFile]) -> None:
     """Remove files that no commit has brought into their table."""
     for file in files:
-        storage.remove(file.path)
+        remove(file.path)
 
 
 def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> str:

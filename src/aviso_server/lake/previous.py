@@ -22,7 +22,7 @@ from aviso_server.lake.files import Covered, DataFile, FileWriter, NewFile, disc
 from aviso_server.lake.ranges import Range, clipped, joined_ranges
 from aviso_server.lake.remove import Removed
 from aviso_server.lake.schema import conformed, joined_schema, table_columns, with_bbox
-from aviso_server.lake.storage import Entry, Storage, joined
+from aviso_server.lake.storage import Entry, joined, list_folder, open_file, remove
 from aviso_server.lake.table import Table, Tables
 from aviso_server.model.batch import BOX, Column, ColumnKind
 
@@ -62,14 +62,14 @@ class _Absences(msgspec.Struct, frozen=True):
     overtaken: tuple[Range, ...] = ()
 
 
-def previous_watermarks(root: str, storage: Storage) -> dict[str, int]:
+def previous_watermarks(root: str) -> dict[str, int]:
     """Return the last sequence of every stream that still has files of the previous format."""
-    return {stream: files[-1].last for stream, (_, files) in _streams(root, storage).items()}
+    return {stream: files[-1].last for stream, (_, files) in _streams(root).items()}
 
 
-def refuse_previous(root: str, storage: Storage) -> None:
+def refuse_previous(root: str) -> None:
     """Raise PipelineError if an archive has the previous format, in whole or in part."""
-    if _streams(root, storage):
+    if _streams(root):
         raise PipelineError(
             f"the archive in {root} has the format of an earlier version: run 'aviso-server pipeline migrate'; until "
             "then nothing is archived or read from it, and the log keeps everything"
@@ -82,9 +82,9 @@ def migrate(tables: Tables, told: Told = lambda stream, done, last: None) -> Ite
     Goes on where it was when it is begun again. A stream's old files are removed when the caller asks for the next one,
     so that it can note what was deleted early before. Every file is read back and compared before it is committed.
     """
-    for stream, (folder, files) in _streams(tables.root, tables.storage).items():
+    for stream, (folder, files) in _streams(tables.root).items():
         table = tables.of(stream)
-        reasons, marks = _reasons(folder, tables.storage)
+        reasons, marks = _reasons(folder)
         for done in _copied(table, files, reasons, marks):
             told(stream, done, files[-1].last)
         snapshot = table.snapshot()
@@ -93,7 +93,7 @@ def migrate(tables: Tables, told: Told = lambda stream, done, last: None) -> Ite
             tuple(each for each in marks.deleted if each > snapshot.watermark),
         )
         yield stream, Migrated(snapshot.watermark, sum(each.rows for each in snapshot.files), len(files), early)
-        _clear(folder, tables.storage)  # the caller has noted by now what was deleted early
+        _clear(folder)  # the caller has noted by now what was deleted early
 
 
 def _copied(table: Table, files: Iterable[DataFile], reasons: Covered, marks: Removed) -> Iterator[int]:
@@ -120,7 +120,7 @@ def _copy(
     table: Table, file: DataFile, first: int, reasons: Covered, marks: Removed, known: Mapping[str, str]
 ) -> list[NewFile]:
     try:
-        with table.storage.open(file.path) as content:
+        with open_file(file.path) as content:
             rows = read_rows(content)
     except (OSError, pa.ArrowException) as error:
         raise PipelineError(f"{file.path} cannot be read: {error}; mend it with the earlier version first") from None
@@ -132,7 +132,7 @@ def _copy(
         parts = {name: tuple(clipped(getattr(reasons, name), low, high)) for name in ("deleted", "wiped", "overtaken")}
         return Covered(low, high, **parts)
 
-    writer = FileWriter(table.storage, table.folder, first, file.last, rows.schema, explain)
+    writer = FileWriter(table.folder, first, file.last, rows.schema, explain)
     made: list[NewFile] = []
     try:
         for batch in rows.to_batches():
@@ -141,9 +141,9 @@ def _copy(
     except BaseException:
         writer.abandon()
         raise
-    copies = [_wide(table.storage, each) for each in made]
+    copies = [_wide(each) for each in made]
     if not pa.concat_tables(copies).combine_chunks().equals(rows.select(_WIDE).combine_chunks()):
-        discard(table.storage, made)
+        discard(made)
         raise PipelineError(f"what was written of {file.path} is not what was read")
     return made
 
@@ -159,17 +159,17 @@ def _renamed(rows: pa.Table, known: Mapping[str, str]) -> pa.Table:
     return conformed(rows.cast(pa.schema(fields)), with_bbox(joined_schema([pa.schema(fields)]), known))
 
 
-def _wide(storage: Storage, file: NewFile) -> pa.Table:
-    with storage.open(file.path) as content:
+def _wide(file: NewFile) -> pa.Table:
+    with open_file(file.path) as content:
         return read_rows(content, _WIDE)
 
 
-def _streams(root: str, storage: Storage) -> dict[str, tuple[str, list[DataFile]]]:
+def _streams(root: str) -> dict[str, tuple[str, list[DataFile]]]:
     """Yield the streams with files of the previous format: their folders, and the files that count, in order."""
     found = {}
-    for each in storage.list(str(root)):
+    for each in list_folder(str(root)):
         if each.is_folder and each.name[:1] not in ("_", "."):
-            files = _visible(storage.list(each.path))
+            files = _visible(list_folder(each.path))
             if files:
                 found[unquote(each.name)] = each.path, files
     return dict(sorted(found.items()))
@@ -189,18 +189,18 @@ def _visible(entries: Iterable[Entry]) -> list[DataFile]:
     return kept
 
 
-def _reasons(folder: str, storage: Storage) -> tuple[Covered, Removed]:
+def _reasons(folder: str) -> tuple[Covered, Removed]:
     """Return why sequences are missing, and which ones must not be copied."""
     through, deleted = 0, set[int]()
-    for each in storage.list(joined(folder, "_tombstones")):
+    for each in list_folder(joined(folder, "_tombstones")):
         if (mark := _MARK.fullmatch(each.name)) is not None:
             through = max(through, int(mark[2])) if mark[1] == "wiped" else through
             deleted |= {int(mark[2])} if mark[1] == "deleted" else set()
     known = _Absences()
     noted: dict[str, list[Range]] = {"deleted": [], "overtaken": []}
-    for each in storage.list(joined(folder, "_absences")):
+    for each in list_folder(joined(folder, "_absences")):
         if each.name == "record.json":
-            with storage.open(each.path) as file:
+            with open_file(each.path) as file:
                 known = msgspec.json.decode(file.read(), type=_Absences)
         elif (note := _ABSENCE.fullmatch(each.name)) is not None:
             noted[note[1]].append((int(note[2]), int(note[3] or note[2])))
@@ -214,16 +214,16 @@ def _reasons(folder: str, storage: Storage) -> tuple[Covered, Removed]:
     ), Removed(through, tuple(sorted(each for each in deleted if each > through)))
 
 
-def _clear(folder: str, storage: Storage) -> None:
+def _clear(folder: str) -> None:
     """Remove everything of the previous format, the files last: they say that there is something to do."""
     for name in _LEFTOVERS:
-        storage.remove(joined(folder, name))
-    entries = storage.list(folder)
+        remove(joined(folder, name))
+    entries = list_folder(folder)
     for each in entries:
         if each.name.startswith("_draft-"):
-            storage.remove(each.path)
+            remove(each.path)
     for each in entries:
         if _FILE.fullmatch(each.name) is not None:
-            storage.remove(each.path)
-    if not storage.list(folder):
-        storage.remove(folder)  # the table has another name
+            remove(each.path)
+    if not list_folder(folder):
+        remove(folder)  # the table has another name

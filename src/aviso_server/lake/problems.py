@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from aviso_server.errors import PipelineError
 from aviso_server.lake.previous import refuse_previous
-from aviso_server.lake.storage import Storage, is_local, joined, local_path, storage_of
+from aviso_server.lake.storage import is_local, joined, local_path, remove, table_uri, write_file
 from aviso_server.lake.table import Tables
 
 __all__ = ["problems", "refuse_unusable"]
@@ -23,7 +23,7 @@ def problems(root: str) -> list[str]:
     """Find everything that is wrong with the archive at an address; nothing if it can be used or made there."""
     try:
         refuse_unusable(root)
-        tables = Tables(root, storage_of(root))
+        tables = Tables(root)
         streams = tables.streams()
     except PipelineError as error:
         return [str(error)]
@@ -39,11 +39,11 @@ def problems(root: str) -> list[str]:
 
 def refuse_unusable(root: str) -> None:
     """Raise PipelineError if nothing can be archived there: it cannot be written, or has the previous format."""
-    storage = storage_of(root)
-    sentence = _unwritable_folder(local_path(root)) if is_local(root) else _unwritable_store(root, storage)
+    table_uri(root)  # or it cannot be reached at all
+    sentence = _unwritable_folder(local_path(root)) if is_local(root) else _unwritable_store(root)
     if sentence is not None:
         raise PipelineError(f"archive.path: {sentence}")
-    refuse_previous(root, storage)
+    refuse_previous(root)
 
 
 def _unwritable_folder(folder: Path) -> str | None:
@@ -62,11 +62,11 @@ def _unwritable_folder(folder: Path) -> str | None:
     return None
 
 
-def _unwritable_store(root: str, storage: Storage) -> str | None:
+def _unwritable_store(root: str) -> str | None:
     probe = joined(root, f"_probe-{uuid.uuid4().hex}")
     try:
-        storage.write(probe, b"-")
-        storage.remove(probe)
+        write_file(probe, b"-")
+        remove(probe)
     except OSError as error:
         words = " ".join(str(error).split())
         if _NO_BUCKET.search(words):

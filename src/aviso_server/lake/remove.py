@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from aviso_server.lake.files import Covered, DataFile, FileWriter, NewFile, discard, rewrite
 from aviso_server.lake.ranges import Range, clipped, joined_ranges, without_ranges
 from aviso_server.lake.schema import file_schema
-from aviso_server.lake.storage import Storage
+from aviso_server.lake.storage import open_file
 from aviso_server.lake.table import Conflict, Table
 from aviso_server.model.batch import STORED
 
@@ -100,15 +100,15 @@ class Removals:
             self._known[stream] = Removed(wiped, tuple(each for each in known.deleted if each > through))
 
 
-def applied(storage: Storage, folder: str, files: Sequence[NewFile], removed: Removed) -> list[NewFile]:
+def applied(folder: str, files: Sequence[NewFile], removed: Removed) -> list[NewFile]:
     """Take out of new files what was removed since they were begun, with a word about it in their footers."""
     found = []
     for file in files:
         if not removed.touches(file.first, file.last):
             found.append(file)
             continue
-        found.append(rewrite(storage, folder, [file], removed.without, **removed.reasons(file.first, file.last)))
-        discard(storage, [file])
+        found.append(rewrite(folder, [file], removed.without, **removed.reasons(file.first, file.last)))
+        discard([file])
     return found
 
 
@@ -121,7 +121,7 @@ def delete(table: Table, sequences: Collection[int]) -> set[int]:
             own = tuple(sorted(each for each in sequences if file.first <= each <= file.last))
             if not own:
                 continue
-            there = _there(table.storage, file, own)
+            there = _there(file, own)
             noted = table.covered(file)
             if not there and not without_ranges([(each, each) for each in own], [*noted.deleted, *noted.wiped]):
                 continue
@@ -148,7 +148,7 @@ def wipe(table: Table, through: int) -> None:
         made: list[NewFile] = []
         if end > 0:
             schema = file_schema([each for each in STORED if each.name in snapshot.columns], snapshot.columns)
-            made += FileWriter(table.storage, table.folder, 1, end, schema, _wiped).finish()
+            made += FileWriter(table.folder, 1, end, schema, _wiped).finish()
         table.commit([*made, *(_rewritten(table, file, Removed(through)) for file in partly)], files)
 
     _retried(attempt)
@@ -164,17 +164,17 @@ def _retried(attempt: Callable[[], T]) -> T:
 
 def _rewritten(table: Table, file: DataFile, removed: Removed) -> NewFile:
     reasons = removed.reasons(file.first, file.last)
-    return rewrite(table.storage, table.folder, [file], removed.without, **reasons)
+    return rewrite(table.folder, [file], removed.without, **reasons)
 
 
 def _wiped(first: int, last: int) -> Covered:
     return Covered(first, last, wiped=((first, last),))
 
 
-def _there(storage: Storage, file: DataFile, sequences: Sequence[int]) -> set[int]:
+def _there(file: DataFile, sequences: Sequence[int]) -> set[int]:
     """Find those among the sequences that have a row in a file."""
     wanted, found = pa.array(sequences, pa.int64()), set[int]()
-    with storage.open(file.path) as content:
+    with open_file(file.path) as content:
         parquet = pq.ParquetFile(content)
         place = parquet.schema_arrow.get_field_index("sequence")
         for number in range(parquet.num_row_groups):

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 from aviso_server.errors import PipelineError
 from aviso_server.lake.condition import DOUBT, WIDE, Sight, compile_filter, exact, sight_of
 from aviso_server.lake.files import ROW_GROUP_ROWS, DataFile, read_rows
-from aviso_server.lake.storage import Storage, storage_of
+from aviso_server.lake.storage import open_file
 from aviso_server.lake.table import Snapshot, Table
 from aviso_server.model.filter import Filter
 
@@ -79,10 +79,7 @@ def _small(files: Sequence[DataFile]) -> bool:
 class Scan:
     """A window that is being read: the columns `wide` of what the filter wants, ascending."""
 
-    def __init__(
-        self, storage: Storage, query: QueryBuilder, wanted: Filter, window: Window, wide: Sequence[str] = WIDE
-    ) -> None:
-        self._storage = storage
+    def __init__(self, query: QueryBuilder, wanted: Filter, window: Window, wide: Sequence[str] = WIDE) -> None:
         self._query = query
         self._wanted = wanted
         self._window = window
@@ -99,7 +96,7 @@ class Scan:
         found: list[pa.Table] = []
         rows = size = 0
         several = len(self._window.files) > 1  # in any order, and small together
-        with _clearly(self._storage, self._window.files):
+        with _clearly(self._window.files):
             if self._batches is None:
                 self._batches = self._begin()
             for batch in self._batches:
@@ -146,8 +143,8 @@ class Share(msgspec.Struct, frozen=True):
 
 def scan_share(share: Share) -> Iterator[tuple[int, bytes]]:
     """Scan a whole window, on a worker; yields its first sequence and what was found, as an Arrow stream."""
-    table = Table(share.root, share.stream, storage_of(share.root))
-    scan = Scan(table.storage, table.query(share.version), share.wanted, share.window, share.wide)
+    table = Table(share.root, share.stream)
+    scan = Scan(table.query(share.version), share.wanted, share.window, share.wide)
     sink = pa.BufferOutputStream()
     if found := list(iter(scan.pull, None)):
         with pa.ipc.new_stream(sink, found[0].schema) as stream:
@@ -174,7 +171,7 @@ def _extreme(table: Table, snapshot: Snapshot, of: str, test: str, files: Sequen
     """Return the lowest or highest sequence in the first of these files that has rows which pass."""
     query = table.query(snapshot.version) if files else None
     for file in files:
-        with _clearly(table.storage, (file,)):
+        with _clearly((file,)):
             between = f"sequence between {file.first} and {file.last}"
             (batch,) = _asked(query, f"select {of}(sequence) as found from notifications where {between} and {test}")
             found: int | None = batch.column("found")[0].as_py()
@@ -194,7 +191,7 @@ def _plain(batch: pa.RecordBatch) -> pa.Table:
 
 
 @contextmanager
-def _clearly(storage: Storage, files: Sequence[DataFile]) -> Iterator[None]:
+def _clearly(files: Sequence[DataFile]) -> Iterator[None]:
     """Whatever DataFusion complains about, as an error of ours that names the file."""
     try:
         yield
@@ -202,7 +199,7 @@ def _clearly(storage: Storage, files: Sequence[DataFile]) -> Iterator[None]:
         words = " ".join(str(error).split())[:_LONGEST_WORDS]
         for file in files:
             try:
-                with storage.open(file.path) as content:
+                with open_file(file.path) as content:
                     read_rows(content, WIDE)
             except (OSError, ValueError, KeyError) as problem:
                 reason = f"{file.path} is not a file of the archive, or damaged: {problem}"

@@ -33,10 +33,11 @@ from deltalake.schema import PrimitiveType, StructType
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from aviso_server.errors import PipelineError
+from aviso_server.lake import storage
 from aviso_server.lake.files import ROW_GROUP_ROWS, Covered, DataFile, NewFile, covered_by, discard
 from aviso_server.lake.ranges import Range, clipped, without_ranges
 from aviso_server.lake.schema import BBOX_KIND, CORNERS
-from aviso_server.lake.storage import LOCAL, Storage, joined
+from aviso_server.lake.storage import joined
 
 __all__ = ["KEEP_HOURS", "Conflict", "Snapshot", "Table", "Tables", "VersionGone", "stream_folder", "streams"]
 
@@ -116,19 +117,18 @@ def stream_folder(root: str, stream: str) -> str:
     return joined(str(root), name)
 
 
-def streams(root: str, storage: Storage = LOCAL) -> dict[str, str]:
+def streams(root: str) -> dict[str, str]:
     """The streams of an archive and the folders of their tables, sorted."""
-    folders = [each for each in storage.list(str(root)) if each.is_folder and each.name[:1] not in ("_", ".")]
-    tables = [each for each in folders if storage.list(joined(each.path, "_delta_log"))]
+    folders = [each for each in storage.list_folder(str(root)) if each.is_folder and each.name[:1] not in ("_", ".")]
+    tables = [each for each in folders if storage.list_folder(joined(each.path, "_delta_log"))]
     return dict(sorted((unquote(each.name.replace(_ESCAPE, "%")), each.path) for each in tables))
 
 
 class Tables:
     """The tables of one archive; every thread of a process shares them, so that each knows what others read."""
 
-    def __init__(self, root: str, storage: Storage = LOCAL) -> None:
+    def __init__(self, root: str) -> None:
         self.root = str(root)
-        self.storage = storage
         self._lock = threading.Lock()
         self._known: dict[str, Table] = {}
 
@@ -136,21 +136,20 @@ class Tables:
         """The table of a stream; it need not exist yet."""
         with self._lock:
             if stream not in self._known:
-                self._known[stream] = Table(self.root, stream, self.storage)
+                self._known[stream] = Table(self.root, stream)
             return self._known[stream]
 
     def streams(self) -> list[str]:
         """The streams that have a table, sorted."""
-        return list(streams(self.root, self.storage))
+        return list(streams(self.root))
 
 
 class Table:
     """The table of one stream. Safe for threads."""
 
-    def __init__(self, root: str, stream: str, storage: Storage = LOCAL) -> None:
+    def __init__(self, root: str, stream: str) -> None:
         self.stream = stream
         self.folder = stream_folder(root, stream)
-        self.storage = storage
         self._lock = threading.RLock()
         self._delta: DeltaTable | None = None
         self._snapshot = Snapshot()
@@ -162,7 +161,7 @@ class Table:
     def snapshot(self) -> Snapshot:
         """The table as it is now; without files if there is none. PipelineError if it cannot be read."""
         with self._lock, self._clearly():
-            if self._delta is not None and self.storage.stamp(self._commit_file(self._snapshot.version)) != self._stamp:
+            if self._delta is not None and storage.stamp(self._commit_file(self._snapshot.version)) != self._stamp:
                 self._delta = None  # somebody has rolled commits back, or begun the table anew
             if self._delta is None:
                 self._snapshot = Snapshot()
@@ -175,7 +174,7 @@ class Table:
             if self._delta.version() != self._snapshot.version or self._unread:
                 self._unread = False
                 self._snapshot = self._read(self._delta)
-                self._stamp = self.storage.stamp(self._commit_file(self._snapshot.version))
+                self._stamp = storage.stamp(self._commit_file(self._snapshot.version))
             return self._snapshot
 
     def version_at(self, time_ns: int) -> int:
@@ -205,7 +204,7 @@ class Table:
             if version is not None and version != now.version:
                 snapshot = self._read(self._open(version))
                 replaced = snapshot.names - now.names
-                if not all(self.storage.stamp(joined(self.folder, name)) for name in replaced):
+                if not all(storage.stamp(joined(self.folder, name)) for name in replaced):
                     raise VersionGone(
                         f"files of that time are removed: what commits have replaced is kept for {KEEP_HOURS} hours"
                     )
@@ -227,7 +226,7 @@ class Table:
         """What a file's footer says; of a file that others have written, that it has all rows."""
         with self._lock:
             if file.name not in self._covered:
-                with self.storage.open(file.path) as content:
+                with storage.open_file(file.path) as content:
                     self._covered[file.name] = covered_by(pq.read_metadata(content)) or Covered(file.first, file.last)
             return self._covered[file.name]
 
@@ -262,13 +261,13 @@ class Table:
                             raise
                         if made_by != "us":
                             continue  # somebody was faster
-                    self.storage.settle(self._commit_file(now.version + 1))
+                    storage.settle(self._commit_file(now.version + 1))
                     return self.snapshot()
                 raise Conflict(f"stream '{self.stream}': other writers were faster {_MOST_ATTEMPTS} times")
             except BaseException:
                 if refused:
                     with suppress(OSError):
-                        discard(self.storage, add)
+                        discard(add)
                 raise
 
     def _check_fit(self, now: Snapshot, gone: Iterable[DataFile], after: int | None) -> None:
@@ -286,9 +285,9 @@ class Table:
     def _author(self, version: int, add: Sequence[NewFile]) -> Literal["us", "others", "nobody"]:
         """Say who made a version: a store may have taken a commit and its answer got lost."""
         path = self._commit_file(version)
-        if self.storage.stamp(path) is None:
+        if storage.stamp(path) is None:
             return "nobody"
-        with self.storage.open(path) as content:
+        with storage.open_file(path) as content:
             text = content.read()
         return "us" if any(each.name.encode() in text for each in add) else "others"
 
@@ -307,9 +306,9 @@ class Table:
                     full=hours > 0,  # what killed writers left; without waiting it may be a file on its way
                 )
             ]
-            done = [name for name in names if not self._held[name] and self.storage.stamp(joined(self.folder, name))]
+            done = [name for name in names if not self._held[name] and storage.stamp(joined(self.folder, name))]
             for name in done:
-                self.storage.remove(joined(self.folder, name))
+                storage.remove(joined(self.folder, name))
                 self._covered.pop(name, None)
             return len(done)
 
@@ -385,16 +384,16 @@ class Table:
             schema = Schema(_fields(columns))
             try:
                 create_table_with_add_actions(
-                    self.storage.uri(self.folder),
+                    storage.table_uri(self.folder),
                     schema,
                     [each for each in actions if isinstance(each, AddAction)],
                     mode="error",
                     configuration=_CONFIGURATION,
-                    storage_options=self.storage.options,
+                    storage_options=storage.delta_options(self.folder),
                     commit_properties=properties,
                 )
             except DeltaError as error:
-                if self.storage.list(joined(self.folder, "_delta_log")):
+                if storage.list_folder(joined(self.folder, "_delta_log")):
                     raise CommitFailedError(str(error)) from None  # somebody has made the table meanwhile
                 raise
             return
@@ -409,11 +408,12 @@ class Table:
         self._delta.create_write_transaction([*removals, *actions], "append", schema, commit_properties=properties)
 
     def _open(self, version: int | None = None) -> DeltaTable:
-        return DeltaTable(self.storage.uri(self.folder), version=version, storage_options=self.storage.options)
+        options = storage.delta_options(self.folder)
+        return DeltaTable(storage.table_uri(self.folder), version=version, storage_options=options)
 
     def _made_at(self, version: int) -> datetime:
         """Return when a version was committed."""
-        with self.storage.open(self._commit_file(version)) as content:
+        with storage.open_file(self._commit_file(version)) as content:
             actions = map(json.loads, content.read().splitlines())
             milliseconds = next(each["commitInfo"]["timestamp"] for each in actions if "commitInfo" in each)
         return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -29,7 +29,7 @@ from aviso_server.lake.files import Covered, FileWriter, NewFile, discard
 from aviso_server.lake.previous import refuse_previous
 from aviso_server.lake.remove import Removals, applied
 from aviso_server.lake.schema import FileShape
-from aviso_server.lake.storage import LOCAL, Storage, is_local, local_path, storage_of
+from aviso_server.lake.storage import is_local, local_path
 from aviso_server.lake.table import Snapshot, Table, Tables
 from aviso_server.lockfile import Lockfile, LockHeld
 from aviso_server.model.batch import columns_of
@@ -118,8 +118,8 @@ class StreamStatus(msgspec.Struct, frozen=True):
 class ArchiveStatus:
     """The facts of an archive, as last looked at, for whoever asks; every thread may ask and tell."""
 
-    def __init__(self, root: str, storage: Storage = LOCAL) -> None:
-        self.tables = Tables(root, storage)
+    def __init__(self, root: str) -> None:
+        self.tables = Tables(root)
         self.removals = Removals()  # of what is not archived yet
         self.state: State = "stopped"
         self.last_error: str | None = None  # of the archiver as a whole
@@ -136,11 +136,6 @@ class ArchiveStatus:
     def root(self) -> str:
         """Return where the archive lies."""
         return self.tables.root
-
-    @property
-    def storage(self) -> Storage:
-        """Return the storage that reaches it."""
-        return self.tables.storage
 
     def table(self, stream: str) -> Table:
         """Return the table of a stream."""
@@ -273,7 +268,7 @@ class Archiver:
 
     def __init__(self, root: str, work: Path, master: str, settings: Mapping[str, str] | None = None) -> None:
         # Workers of a cluster start elsewhere, so a path of this machine is told in full.
-        self.status = ArchiveStatus(str(local_path(root).absolute()) if is_local(root) else root, storage_of(root))
+        self.status = ArchiveStatus(str(local_path(root).absolute()) if is_local(root) else root)
         self._root = root  # as people know it
         self._work = work
         self._master = master
@@ -307,7 +302,7 @@ class Archiver:
 
     def look(self) -> None:
         """Look at the archive, so that it can be read; PipelineError if it is of the format before."""
-        refuse_previous(self.status.root, self.status.storage)
+        refuse_previous(self.status.root)
         self.status.read()
 
     def open(self) -> SparkSession:
@@ -511,7 +506,6 @@ class Archiver:
         for low, high in split(Stretch(first, last), None, settings.rows_per_file):
             yield FileRange(
                 settings.connection(),
-                table.storage,
                 table.folder,
                 stream.stream,
                 stream.event_type,
@@ -531,7 +525,7 @@ class Archiver:
             if each.file is not None and each.first < end:
                 files.append(each.file)
             elif each.file is not None:
-                discard(status.storage, [each.file])
+                discard([each.file])
         try:
             if files:
                 self._commit(stream, files, committed)
@@ -553,7 +547,7 @@ class Archiver:
         try:
             # what is removed from now on is removed from the table, because the watermark includes it
             with status.removals.settling(stream, last) as removed:
-                files = applied(table.storage, table.folder, files, removed)
+                files = applied(table.folder, files, removed)
                 table.commit(files, watermark=last, after=before)
         except PipelineError:
             with contextlib.suppress(PipelineError):
@@ -580,7 +574,6 @@ class FileRange(msgspec.Struct, frozen=True):
     """A range of a stream that a task writes: one file, as a rule."""
 
     options: Options
-    storage: Storage
     folder: str
     stream: str
     event_type: str
@@ -615,7 +608,7 @@ def write_files(wanted: FileRange) -> Iterator[_Written]:
             return Covered(first, last)
         return Covered(first, last, overtaken=((first, min(last, held.trimmed)),))
 
-    writer = FileWriter(wanted.storage, wanted.folder, wanted.first, wanted.last, shape.schema, explain)
+    writer = FileWriter(wanted.folder, wanted.first, wanted.last, shape.schema, explain)
     rows = SequenceRange(wanted.event_type, wanted.first, wanted.last)
     reached = wanted.first
     try:

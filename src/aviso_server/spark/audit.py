@@ -26,7 +26,7 @@ from aviso_server.lake.files import Covered, DataFile, FileWriter, NewFile, cove
 from aviso_server.lake.ranges import Range, clipped, joined_ranges, length, without_ranges
 from aviso_server.lake.remove import Removed
 from aviso_server.lake.schema import FileShape, conformed, joined_schema
-from aviso_server.lake.storage import LOCAL, Storage
+from aviso_server.lake.storage import open_file
 from aviso_server.lake.table import Conflict, Snapshot, Table, Tables
 from aviso_server.model.batch import columns_of
 from aviso_server.model.event_type import EventType
@@ -259,9 +259,7 @@ Told = Callable[[str, int, int], None]
 """Called with a stream, how many of its sequences are done, and how many there are."""
 
 
-def _slices(
-    view: LogView, snapshot: Snapshot, longest: int, check: FormCheck, log: LogReader, storage: Storage
-) -> Iterator[Slice]:
+def _slices(view: LogView, snapshot: Snapshot, longest: int, check: FormCheck, log: LogReader) -> Iterator[Slice]:
     """Cut everything where the log begins and where it ends, and then into parts that are not too long."""
     archived = snapshot.watermark
     edges = [
@@ -275,7 +273,7 @@ def _slices(
             end = min(high, archived)
             files = tuple(each for each in snapshot.files if each.first <= end and low <= each.last)
             log_to = high if warm else 0
-            yield Slice(low, high, max(low, view.trimmed + 1), log_to, end, check, log, storage, files)
+            yield Slice(low, high, max(low, view.trimmed + 1), log_to, end, check, log, files)
 
 
 class _Weighing:
@@ -468,11 +466,11 @@ class Auditor:
     def _stream(self, view: LogView, told: Told) -> StreamAudit:
         """Look at all of a stream; PipelineError if log or archive cannot be read."""
         server, table = self._server, self._table(view)
-        snapshot, storage = (Snapshot(), LOCAL) if table is None else (table.snapshot(), table.storage)
+        snapshot = Snapshot() if table is None else table.snapshot()
         archived = snapshot.watermark
         kind, layout = server.kind(view)
         check, log = FormCheck(kind, layout), server.reader(view)
-        parts = list(_slices(view, snapshot, self._slice_length, check, log, storage))
+        parts = list(_slices(view, snapshot, self._slice_length, check, log))
         found: list[Found] = []
         told(view.stream, 0, max(view.last, archived))
         for place in range(0, len(parts), _MOST_TASKS):
@@ -560,7 +558,7 @@ class Repairer:
         for _ in range(_MOST_ATTEMPTS):
             columns = dict(table.snapshot().columns)
             groups = [
-                _Group(self._options, table.storage, table.folder, view, kind, columns, first, last, tuple(files))
+                _Group(self._options, table.folder, view, kind, columns, first, last, tuple(files))
                 for files, (first, last) in _places(table.snapshot(), view, ranges)
             ]
             again = [each for each in groups if each.in_log]
@@ -573,7 +571,7 @@ class Repairer:
                 if isinstance(made, str):
                     yield group.mended(f"the old file cannot be read: {made}")
                 elif now.start > group.start:  # so that it was perhaps not the log that answered
-                    discard(table.storage, [made])
+                    discard([made])
                     again.append(group)
                 elif self._replace(table, group, made):
                     yield group.mended()
@@ -587,12 +585,12 @@ class Repairer:
 
     def _replace(self, table: Table, group: _Group, made: NewFile) -> bool:
         """Commit a file in the place of others; False if another writer was faster."""
-        ask_recount(self._tables.root, table.stream, group.first, group.last, table.storage)
+        ask_recount(self._tables.root, table.stream, group.first, group.last)
         try:
             table.commit([made], group.files)
         except Conflict:
             return False
-        ask_recount(self._tables.root, table.stream, group.first, group.last, table.storage)
+        ask_recount(self._tables.root, table.stream, group.first, group.last)
         return True
 
 
@@ -600,7 +598,6 @@ class _Group(msgspec.Struct, frozen=True):
     """Files that overlap, or none where some are missing, and the range that one file has to cover. Pickles."""
 
     options: Options
-    storage: Storage
     folder: str
     view: LogView
     kind: AnyType
@@ -644,7 +641,7 @@ def write_anew(group: _Group) -> Iterator[tuple[int, NewFile | str]]:
     old, covers = list[pa.Table](), list[Covered]()
     for file in group.files:
         try:
-            with group.storage.open(file.path) as content:
+            with open_file(file.path) as content:
                 covers.append(covered_by(pq.read_metadata(content)) or Covered(file.first, file.last))
                 rows = read_rows(content)
         except (OSError, pa.ArrowException) as error:
@@ -669,7 +666,7 @@ def write_anew(group: _Group) -> Iterator[tuple[int, NewFile | str]]:
     def explains(low: int, high: int) -> Covered:
         return explained(low, high, covers)
 
-    writer = FileWriter(group.storage, group.folder, group.first, group.last, schema, explains, whole=True)
+    writer = FileWriter(group.folder, group.first, group.last, schema, explains, whole=True)
     try:
         for batch in rows.to_batches():
             list(writer.add(batch))

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from aviso_server.errors import InvalidRequest, MalformedRequest
 from aviso_server.lake.files import DataFile
 from aviso_server.lake.ranges import Range, clipped, without_ranges
-from aviso_server.lake.storage import Storage, joined
+from aviso_server.lake.storage import joined, open_file, write_file
 from aviso_server.model import batch
 from aviso_server.model import topic as topics
 from aviso_server.model.batch import field_arrays
@@ -192,9 +192,9 @@ def hour_text(time_ns: int) -> str:
     return seconds_text(seconds - seconds % _HOUR)
 
 
-def keep_verdict(root: str, audit: Audit, storage: Storage) -> None:
+def keep_verdict(root: str, audit: Audit) -> None:
     """Write the verdict beside the archive, at once for all who look."""
-    storage.write(joined(root, f"{AUDIT}/{VERDICT}"), msgspec.json.encode(audit.summary()))
+    write_file(joined(root, f"{AUDIT}/{VERDICT}"), msgspec.json.encode(audit.summary()))
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -480,7 +480,6 @@ class Slice(msgspec.Struct, frozen=True):
     archive_to: int
     check: FormCheck
     log: LogReader
-    storage: Storage
     files: tuple[DataFile, ...]  # that cover some of it
 
     @property
@@ -521,7 +520,7 @@ def _archived(part: Slice) -> tuple[pa.Table, pa.Table, list[tuple[DataFile, str
     for file in part.files:
         is_first = part.first <= file.first <= part.last
         try:
-            with part.storage.open(file.path) as content:
+            with open_file(file.path) as content:
                 parquet = pq.ParquetFile(content)
                 groups = [
                     each for each in range(parquet.num_row_groups) if _matters(parquet, each, part, file, is_first)

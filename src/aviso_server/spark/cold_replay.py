@@ -210,7 +210,7 @@ class _Work:
         query = None
         for each in here:
             query = query or self._table.query(version)
-            yield Scan(self._table.storage, query, wanted, each, self._columns)
+            yield Scan(query, wanted, each, self._columns)
         while self._cluster is not None and (lot := list(islice(found, _LOT))):
             shares = [Share(self._root, wanted.stream, version, wanted, each, self._columns) for each in lot]
             yield _Lot(self._cluster, self._tag, shares)

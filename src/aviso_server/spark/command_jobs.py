@@ -102,7 +102,6 @@ def run_job(session: Callable[[], SparkSession], name: str, request: dict[str, A
 def _audit(session: Callable[[], SparkSession], request: AuditRequest, heard: Heard) -> dict[str, Any]:
     """Return the audit as JSON values, and as `repaired` what came of each range that was to be mended."""
     from aviso_server.lake.previous import refuse_previous
-    from aviso_server.lake.storage import storage_of
     from aviso_server.lake.table import Tables
     from aviso_server.spark.audit import Auditor, Repairer, ServerLog, to_mend
     from aviso_server.spark.audit_comparison import keep_verdict
@@ -111,8 +110,8 @@ def _audit(session: Callable[[], SparkSession], request: AuditRequest, heard: He
     kinds = [read_definition(each) for each in request.event_types]
     server = ServerLog(request.server, [kind for kind in kinds if isinstance(kind, EventType)])
     server.streams(request.streams)  # before Spark starts: a name may be wrong
-    tables = Tables(request.root, storage_of(request.root))
-    refuse_previous(request.root, tables.storage)
+    tables = Tables(request.root)
+    refuse_previous(request.root)
     auditor = Auditor(session(), server, tables, lambda stream: _pending(Path(request.journal), stream))
 
     def told(stream: str, done: int, total: int) -> None:
@@ -124,7 +123,7 @@ def _audit(session: Callable[[], SparkSession], request: AuditRequest, heard: He
         found = auditor.run(request.streams, told)
     if not request.streams and server.lists_streams and any(each.archive for each in found.streams.values()):
         for place in request.verdicts:
-            keep_verdict(place, found, storage_of(place))
+            keep_verdict(place, found)
     return {**found.describe(), "repaired": msgspec.to_builtins(mended)}
 
 
@@ -141,16 +140,14 @@ def _pending(journal: Path, stream: str) -> Removed:
 
 def _learn(session: Callable[[], SparkSession], request: LearnRequest) -> LearnReport:
     from aviso_server.lake.previous import refuse_previous
-    from aviso_server.lake.storage import storage_of
     from aviso_server.lake.table import Tables
     from aviso_server.spark.lateness_model import LearnedFiles, learn
 
-    storage = storage_of(request.root)
-    refuse_previous(request.root, storage)
-    files = LearnedFiles(request.root, storage, Path(request.folder))
+    refuse_previous(request.root)
+    files = LearnedFiles(request.root, Path(request.folder))
     learned = []
     for each in request.watched:
-        learned.append(learn(session(), Tables(request.root, storage), each, int(time.time())))
+        learned.append(learn(session(), Tables(request.root), each, int(time.time())))
         files.put(learned[-1])
     return LearnReport(learned=learned)
 

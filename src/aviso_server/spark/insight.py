@@ -12,7 +12,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -41,7 +40,7 @@ from aviso_server.insight.counts import (
 )
 from aviso_server.lake.files import DataFile, read_rows
 from aviso_server.lake.ranges import Range, joined_ranges
-from aviso_server.lake.storage import Storage, joined
+from aviso_server.lake.storage import joined, list_folder, open_file, remove, write_file
 from aviso_server.lake.table import Tables
 from aviso_server.model.event_type import EventType, GenericType
 from aviso_server.model.fields import DateField, Field, IntField, PointCloudField, SpatialField, TimeField
@@ -327,9 +326,7 @@ def _filled(changes: pa.Table) -> pa.Table:
     return pa.concat_tables([SCHEMAS["cells"].empty_table(), *parts])
 
 
-def compare(
-    state: State, files: Sequence[DataFile], storage: Storage
-) -> tuple[tuple[Block, ...], list[tuple[int, int]]]:
+def compare(state: State, files: Sequence[DataFile]) -> tuple[tuple[Block, ...], list[tuple[int, int]]]:
     """The files as they are now, and the ranges of rolled up sequences in which something is gone."""
     known = {block.name: block for block in state.blocks}
     blocks, changed = [], []
@@ -339,7 +336,7 @@ def compare(
             continue
         past = min(file.last, state.through)
         if file.first <= past:
-            now = file.rows if past == file.last else _rows(file, past, storage)
+            now = file.rows if past == file.last else _rows(file, past)
             if _counted(state.blocks, file.first, past) != now:
                 changed.append((file.first, past))
         blocks.append(Block(file.first, file.last, file.name, file.rows))
@@ -354,9 +351,9 @@ def _counted(blocks: Sequence[Block], first: int, last: int) -> int | None:
     return sum(block.rows for block in inside)
 
 
-def _rows(file: DataFile, last: int, storage: Storage) -> int:
+def _rows(file: DataFile, last: int) -> int:
     """How many notifications a file has up to a sequence."""
-    with storage.open(file.path) as content:
+    with open_file(file.path) as content:
         sequences = read_rows(content, ["sequence"])["sequence"]
     return pc.sum(pc.less_equal(sequences, last)).as_py() or 0
 
@@ -364,17 +361,17 @@ def _rows(file: DataFile, last: int, storage: Storage) -> int:
 _NAME = re.compile(r"recount-(\d+)-(\d+)-[0-9a-f]{32}", re.ASCII)
 
 
-def ask_recount(root: str, stream: str, first: int, last: int, storage: Storage) -> None:
+def ask_recount(root: str, stream: str, first: int, last: int) -> None:
     """Let the next roll-up count these sequences anew; a stream without tables is counted from nothing anyway."""
     folder = folder_of(root, stream)
-    if any(each.name == STATE for each in storage.list(folder)):
-        storage.write(joined(folder, f"recount-{first}-{last}-{uuid.uuid4().hex}"), b"")
+    if any(each.name == STATE for each in list_folder(folder)):
+        write_file(joined(folder, f"recount-{first}-{last}-{uuid.uuid4().hex}"), b"")
 
 
-def asked_recounts(root: str, stream: str, storage: Storage) -> dict[str, Range]:
+def asked_recounts(root: str, stream: str) -> dict[str, Range]:
     """What is to be counted anew, by the path that is to be removed when that is done."""
     found = {}
-    for each in storage.list(folder_of(root, stream)):
+    for each in list_folder(folder_of(root, stream)):
         if (name := _NAME.fullmatch(each.name)) is not None:
             found[each.path] = (int(name[1]), int(name[2]))
     return found
@@ -400,27 +397,19 @@ class _Hour(msgspec.Struct, frozen=True):
 class Rollup:
     """Keeps the tables of one archive."""
 
-    def __init__(
-        self,
-        session: SparkSession,
-        tables: Tables,
-        work: Path,
-        clock: Callable[[], int] = time.time_ns,
-    ) -> None:
+    def __init__(self, session: SparkSession, tables: Tables, clock: Callable[[], int] = time.time_ns) -> None:
         self._session = session
         self._tables = tables
         self._root = tables.root
-        self._storage = tables.storage
-        self._work = work
         self._clock = clock
 
     def state(self, stream: str) -> State | None:
         """How far a stream is; None if it has no tables."""
-        return stored_state(self._root, stream, self._storage)
+        return stored_state(self._root, stream)
 
     def step(self, subject: Subject) -> int:
         """Bring the tables of a stream up to date; how many hours had to be made."""
-        recounts = asked_recounts(self._root, subject.stream, self._storage)  # first: files may be replaced any time
+        recounts = asked_recounts(self._root, subject.stream)  # first: files may be replaced any time
         with self._tables.of(subject.stream).held() as snapshot:
             return self._step(subject, snapshot.files, recounts)
 
@@ -429,7 +418,7 @@ class Rollup:
         state = known or State(subject.stream, subject.event_type, subject.rules)
         if (state.event_type, state.rules) != (subject.event_type, subject.rules) or _last(files) < state.through:
             state = State(subject.stream, subject.event_type, subject.rules, generation=state.generation)
-        blocks, changed = compare(state, files, self._storage)
+        blocks, changed = compare(state, files)
         if state == known and blocks == state.blocks and not recounts:
             return 0
         hours = self._touched(state, subject, files, changed, joined_ranges(recounts.values()))
@@ -451,15 +440,15 @@ class Rollup:
             blocks=blocks,
         )
         folder = folder_of(self._root, subject.stream)
-        self._storage.write(joined(folder, STATE), msgspec.json.encode(now))
+        write_file(joined(folder, STATE), msgspec.json.encode(now))
         for path in recounts:
-            self._storage.remove(path)
+            remove(path)
         self._sweep(folder, now, known)
         return len(hours)
 
     def forget(self, stream: str) -> None:
         """Remove the tables of a stream that is not in the archive any more."""
-        self._storage.remove(folder_of(self._root, stream))
+        remove(folder_of(self._root, stream))
 
     def _touched(
         self,
@@ -503,7 +492,7 @@ class Rollup:
         if table not in day.tables:
             return SCHEMAS[table].empty_table()
         path = joined(folder_of(self._root, state.stream), table_name(table, day.day, day.generation))
-        with self._storage.open(path) as content:
+        with open_file(path) as content:
             return pq.read_table(content)
 
     def _write(
@@ -538,17 +527,16 @@ class Rollup:
         )
 
     def _put(self, stream: str, name: str, table: pa.Table) -> None:
-        self._work.mkdir(parents=True, exist_ok=True)
-        draft = self._work / f"_insight-{name}"
-        pq.write_table(table, draft, compression="zstd")
-        self._storage.put(draft, joined(folder_of(self._root, stream), name))
+        content = pa.BufferOutputStream()
+        pq.write_table(table, content, compression="zstd")
+        write_file(joined(folder_of(self._root, stream), name), content.getvalue().to_pybytes())
 
     def _sweep(self, folder: str, now: State, before: State | None) -> None:
         """Remove files that no reader looks for: not of this state, and not of the one before."""
         kept = {STATE, *table_names(now.days), *table_names(before.days if before else ())}
-        for each in self._storage.list(folder):
+        for each in list_folder(folder):
             if each.name not in kept and not is_recount(each.name):
-                self._storage.remove(each.path)
+                remove(each.path)
 
 
 def _last(files: Sequence[DataFile]) -> int:
@@ -589,12 +577,11 @@ def keep_insight(
     session: SparkSession,
     board: ArchiveStatus,
     task: ArchiveSettings,
-    work: Path,
     interval: float,
     stop: threading.Event,
 ) -> threading.Thread:
     """Roll up in a thread until told to stop, every so many seconds."""
-    rollup = Rollup(session, board.tables, work)
+    rollup = Rollup(session, board.tables)
 
     def look() -> None:
         wait = min(_SOON, interval)
@@ -645,7 +632,7 @@ def roll_up(rollup: Rollup, board: ArchiveStatus, wanted: Iterable[Subject]) -> 
     for subject in wanted:
         made[subject.stream] = rollup.step(subject)
     archived = board.watermarks()
-    for each in board.storage.list(joined(board.root, FOLDER)):
+    for each in list_folder(joined(board.root, FOLDER)):
         stream = stream_of(each.name)
         if stream is not None and stream not in archived:
             rollup.forget(stream)

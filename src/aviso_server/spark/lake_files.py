@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from aviso_server.lake.files import DataFile
-from aviso_server.lake.storage import is_local, storage_of
+from aviso_server.lake.storage import is_local, open_file
 
 __all__ = ["read_files"]
 
@@ -69,7 +69,7 @@ class _LakeReader(DataSourceReader):
         """The rows of one file. Called on a worker, once per attempt of a task."""
         assert isinstance(partition, _File)
         schema = to_arrow_schema(self._schema)
-        with storage_of(partition.path).open(partition.path) as content:
+        with open_file(partition.path) as content:
             parquet = pq.ParquetFile(content, pre_buffer=True)
             columns = [field.name for field in schema if field.name in parquet.schema_arrow.names]
             if parquet.num_row_groups:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from aviso_server.lake.files import DataFile
-from aviso_server.lake.storage import LOCAL, Storage, is_local, joined
+from aviso_server.lake.storage import is_local, joined, list_folder, open_file, write_file
 from aviso_server.lake.table import Tables
 from aviso_server.model.lateness import (
     DAY,
@@ -42,23 +42,22 @@ logger = logging.getLogger(__name__)
 class LearnedFiles:
     """The files of one archive. `near` is the folder for copies that a server on this machine reads."""
 
-    def __init__(self, root: str, storage: Storage, near: Path) -> None:
+    def __init__(self, root: str, near: Path) -> None:
         self._folder = joined(root, LATENESS_FOLDER)
-        self._storage = storage
         self._near = None if is_local(root) else near
 
     def put(self, learned: Learned) -> None:
         """Keep it, over what was there."""
         name, content = file_name(learned.event_type), encode(learned)
-        self._storage.write(joined(self._folder, name), content)
+        write_file(joined(self._folder, name), content)
         self._copy(name, content)
 
     def get(self, event_type: str) -> Learned | None:
         """Return what was learned last; None if nothing was, or if it cannot be read."""
         name = file_name(event_type)
-        for each in self._storage.list(self._folder):
+        for each in list_folder(self._folder):
             if each.name == name:
-                with self._storage.open(each.path) as file:
+                with open_file(each.path) as file:
                     content = bytes(file.read())
                 try:
                     found = decode(content)
@@ -70,7 +69,7 @@ class LearnedFiles:
 
     def _copy(self, name: str, content: bytes) -> None:
         if self._near is not None:
-            LOCAL.write(str(self._near / name), content)
+            write_file(str(self._near / name), content)
 
 
 _STORED = "sequence bigint, time_ns bigint, identifier string"

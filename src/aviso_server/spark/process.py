@@ -72,9 +72,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _write(given.ready_file, {"port": server.port, "pid": os.getpid(), "token": flight_token})
         session, stop = archiver.open_in_time(), threading.Event()
         if given.insight_interval is not None:
-            keep_insight(session, archiver.status, settings, given.work, given.insight_interval, stop)
+            keep_insight(session, archiver.status, settings, given.insight_interval, stop)
         if given.lateness:
-            learned_files = LearnedFiles(given.path, archiver.status.storage, given.work / "lateness")
+            learned_files = LearnedFiles(given.path, given.work / "lateness")
             keep_learning(
                 session, archiver.status, learned_files, read_tasks(given.lateness), given.lateness_interval, stop
             )

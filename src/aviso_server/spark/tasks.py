@@ -6,6 +6,7 @@ rows that a task reads or writes go between the worker and the server or the sto
 
 from __future__ import annotations
 
+import os
 import pickle
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
+
+from aviso_server.lake.storage import SETTINGS
 
 __all__ = ["run_tasks"]
 
@@ -38,7 +41,8 @@ def run_tasks(session: SparkSession, work: Callable[[T], Iterable[R]], items: Se
     if session not in _registered:  # Spark warns of a second time
         session.dataSource.register(TaskSource)
         _registered.add(session)
-    given = b64encode(pickle.dumps((work, list(items)))).decode()
+    settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+    given = b64encode(pickle.dumps((work, list(items), settings))).decode()
     rows = session.read.format(_FORMAT).option("tasks", given).load().collect()
     return [pickle.loads(row.result) for row in rows]
 
@@ -63,9 +67,10 @@ class TaskSource(DataSource):
 class _Tasks(DataSourceReader):
     """Made on the driver; copies of it go to workers."""
 
-    def __init__(self, work: Callable[[Any], Iterable[Any]], items: list[Any]) -> None:
+    def __init__(self, work: Callable[[Any], Iterable[Any]], items: list[Any], settings: dict[str, str]) -> None:
         self._work = work
         self._items = items
+        self._settings = settings  # where the store is; workers find credentials themselves
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the items: each travels to its own task only."""
@@ -77,5 +82,6 @@ class _Tasks(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Do the work. Called on a worker, once per attempt of a task."""
+        os.environ.update(self._settings)
         for result in self._work(partition.value):
             yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], schema=_ARROW)

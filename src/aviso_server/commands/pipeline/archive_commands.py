@@ -207,13 +207,12 @@ def migrate(file: Path | None, path: str | None, spark: str | None, as_json: boo
     Exit codes: 0 done or nothing to do, 1 it did not work, 2 wrong usage.
     """
     from aviso_server.lake.previous import migrate as run
-    from aviso_server.lake.storage import storage_of
     from aviso_server.lake.table import Tables
 
     place = existing(find(file, path, spark=spark))
     done: dict[str, Migrated] = {}
     try:
-        tables = Tables(place.path, storage_of(place.path))
+        tables = Tables(place.path)
         with bar("migrating") as moved:
             for stream, result in run(
                 tables, lambda name, at, last: moved(at, last, printable(place.event_type(name)))

@@ -251,7 +251,7 @@ def _bring_up_to_date(archiver: Archiver, place: Place) -> None:
     event_types = {each.name: each for each in place.settings.event_types}
     names = {each.base: each.name for each in place.settings.event_types}
     board = archiver.status
-    roll_up(Rollup(session, board.tables, place.work), board, subjects(board.watermarks(), names, event_types))
+    roll_up(Rollup(session, board.tables), board, subjects(board.watermarks(), names, event_types))
 
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -316,11 +316,10 @@ def _learned(place: Place, watched: list[Watched], show: bool) -> list[Learned]:
         finally:
             shutil.rmtree(place.work, ignore_errors=True)
         return msgspec.convert(answer, LearnReport).learned
-    from aviso_server.lake.storage import storage_of
     from aviso_server.spark.lateness_model import LearnedFiles
 
     try:
-        files = LearnedFiles(place.path, storage_of(place.path), folder)
+        files = LearnedFiles(place.path, folder)
         return [known for each in watched if (known := files.get(each.event_type)) is not None]
     except PipelineError as error:
         fail(str(error))

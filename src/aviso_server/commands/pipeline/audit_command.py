@@ -24,7 +24,6 @@ from aviso_server.commands.terminal import (
 )
 from aviso_server.errors import AvisoError
 from aviso_server.lake.removal_journal import JOURNAL
-from aviso_server.lake.storage import is_local
 from aviso_server.model.json_text import printable
 from aviso_server.spark.command_jobs import AuditRequest, definition_of
 
@@ -106,6 +105,8 @@ def _fail(error: AvisoError) -> NoReturn:
 
 
 def _request(place: Place, streams: Sequence[str], repair: bool, server: Options) -> AuditRequest:
+    from aviso_server.lake.storage import is_local
+
     work = place.settings.archive.work_path.absolute()
     return AuditRequest(
         streams=list(streams),

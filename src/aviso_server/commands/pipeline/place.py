@@ -141,7 +141,7 @@ def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[
         if with_spark:
             archiver.open()
         else:
-            refuse_previous(archiver.status.root, archiver.status.storage)
+            refuse_previous(archiver.status.root)
             archiver.status.read()
         yield archiver
     except PipelineError as error:

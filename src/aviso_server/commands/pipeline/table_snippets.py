@@ -102,13 +102,12 @@ def table(stream: str, tool: str | None, file: Path | None, path: str | None, sp
     \b
     Exit codes: 0 done, 1 there is no such table or it cannot be read, 2 wrong usage.
     """
-    from aviso_server.lake.storage import storage_of
     from aviso_server.lake.table import Tables
 
     place = existing(find(file, path, spark=spark))
     name = next((each.base for each in place.settings.event_types if stream == each.name), stream)
     try:
-        tables = Tables(place.path, storage_of(place.path))
+        tables = Tables(place.path)
         known = tables.streams()
         own = tables.of(name)
         snapshot = own.snapshot()

@@ -20,7 +20,7 @@ from aviso_server.lake.compact import TARGET
 from aviso_server.lake.files import FileWriter, NewFile
 from aviso_server.lake.previous import refuse_previous
 from aviso_server.lake.schema import FileShape
-from aviso_server.lake.storage import is_local, local_path, storage_of
+from aviso_server.lake.storage import is_local, local_path
 from aviso_server.lake.table import Table
 from aviso_server.model.batch import columns_of
 from aviso_server.model.event_type import EventType, GenericType
@@ -43,13 +43,13 @@ class _Past(msgspec.Struct, frozen=True):
 
     @property
     def table(self) -> Table:
-        return Table(self.root, self.event_type.base, storage_of(self.root))
+        return Table(self.root, self.event_type.base)
 
 
 def refuse_if_archived(root: str, stream: str) -> None:
     """Raise PipelineError if the stream has a past already."""
-    refuse_previous(root, storage_of(root))
-    if last := Table(root, stream, storage_of(root)).snapshot().watermark:
+    refuse_previous(root)
+    if last := Table(root, stream).snapshot().watermark:
         raise PipelineError(
             f"stream '{stream}' has notifications already, up to sequence {last} in the archive: history can be "
             "imported only before the first notification. Publish these rows instead, or choose another archive"
@@ -101,7 +101,7 @@ def _write(past: _Past, batches: Iterator[pa.RecordBatch]) -> list[NewFile]:
                 written += () if writer is None else writer.finish()
                 current, sequence = bucket, sum(past.sizes[:bucket])
                 first, last = sequence + 1, sequence + past.sizes[bucket]
-                writer = FileWriter(table.storage, table.folder, first, last, shape.schema)
+                writer = FileWriter(table.folder, first, last, shape.schema)
             assert writer is not None
             written += writer.add(shape.batch(_numbered(piece, sequence)))
             sequence += piece.num_rows
