@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -139,8 +140,8 @@ class RowsServer(FlightServer):
         super().__init__(token, ArchiveStatus(""), lambda: rows)
         self._rows_behind = rows
 
-    def _answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
-        return self._rows_behind.answer(operation, request)
+    def _answer(self, operation: str, request: Any) -> dict[str, Any]:
+        return self._rows_behind.answer(operation, msgspec.to_builtins(request))
 
 
 @asynccontextmanager

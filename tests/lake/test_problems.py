@@ -147,16 +147,18 @@ def test_a_column_more_does_no_harm(tmp_path: Path) -> None:
     assert DeltaTable(table.folder).to_pyarrow_table()["theirs"].null_count == 20
 
 
-def check(path: str, folder: Path, **variables: str) -> list[str]:
+def check(path: str, folder: Path, key: str = "archive.path", spark: str = "local", **variables: str) -> list[str]:
     """The warnings of `aviso-server check` about an archive, in a process of its own."""
     file = folder / "config.yaml"
-    file.write_text(f"archive: {{enabled: true, path: '{path}'}}\nnotification_backend: {{kind: sqlite}}\n")
+    file.write_text(
+        f"archive: {{enabled: true, path: '{path}', spark: '{spark}'}}\nnotification_backend: {{kind: sqlite}}\n"
+    )
     done = subprocess.run(
         [sys.executable, "-m", "aviso_server", "check", str(file), "--json"],
         env={**os.environ, **variables}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return [each["message"] for each in json.loads(done.stdout)["warnings"] if each["key"] == "archive.path"]
+    return [each["message"] for each in json.loads(done.stdout)["warnings"] if each["key"] == key]
 
 
 def test_check_says_what_is_in_the_way(tmp_path: Path) -> None:
@@ -165,6 +167,13 @@ def test_check_says_what_is_in_the_way(tmp_path: Path) -> None:
     alter(table, {"protocol": PROTOCOLS["an unknown writer feature"][0]})
     (found,) = check(str(tmp_path / "lake"), tmp_path)
     assert found.startswith("nothing can be archived to the table of stream 'flood': somebody else has altered it")
+
+
+def test_check_says_that_there_is_no_java(tmp_path: Path) -> None:
+    for spark, count in (("local", 1), ("sc://somewhere", 0)):
+        found = check(str(tmp_path / "lake"), tmp_path, "archive.spark", spark, PATH=str(tmp_path), JAVA_HOME="")
+        assert len(found) == count
+        assert all(each.startswith("nothing can be archived: Spark needs Java 17 or newer: install") for each in found)
 
 
 def test_a_bucket_that_is_not_there_and_wrong_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def wanted_rows(notifications: Iterable[Notification], wanted: Filter) -> list[R
 
 def read(cold: ColdReplay, wanted: Filter, start: int = 1, end: int | None = None) -> list[Row]:
     """What cold replay brings, of all that is archived if nothing else is said."""
-    end = cold.last(wanted.stream) if end is None else end
+    end = cold._tables.of(wanted.stream).snapshot().watermark if end is None else end
     return rows_of(cold.read(Selection(wanted, start, end), never))
 
 

@@ -77,7 +77,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[ColdReplay, list[
 def counted(
     cold: ColdReplay, wanted: Filter, start: int = 1, end: int | None = None, hidden: Removed = NOTHING
 ) -> Tally:
-    end = cold.last(wanted.stream) if end is None else end
+    end = cold._tables.of(wanted.stream).snapshot().watermark if end is None else end
     return cold.count(Selection(wanted, start, end), MINUTE, hidden, never)
 
 

@@ -19,13 +19,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from aviso_server.errors import PipelineError
-from aviso_server.model.filter import Filter
 from aviso_server.model.notification import Notification
 from aviso_server.model.shapes import CLOUD_TEXT_MARK, TEXT_MARK, box_of
 
 __all__ = [
     "Address",
-    "ArchiveClient",
     "Refused",
     "Slots",
     "Stream",
@@ -125,38 +123,6 @@ def do_job(
             raise PipelineError(f"the server's Spark ended in the middle of it: {error}") from None
         raise
     raise Unreachable("the pipeline process said nothing")
-
-
-class ArchiveClient:
-    """Reads the archive of a running server for a command, which waits in its own thread."""
-
-    def __init__(self, address: Address) -> None:
-        self._address = address
-
-    def watermark(self, stream: str) -> int:
-        """Return the last archived sequence; Unreachable or Refused if nobody can say it."""
-        return int(self._ask("status")["streams"].get(stream, {}).get("last", 0))
-
-    def first_since(self, stream: str, time_ns: int) -> int:
-        """Return the lowest archived sequence stored at or after a time."""
-        return int(self._ask("first_since", stream=stream, time=time_ns)["sequence"])
-
-    def last_until(self, stream: str, time_ns: int) -> int:
-        """Return the highest archived sequence stored at or before a time."""
-        return int(self._ask("last_until", stream=stream, time=time_ns)["sequence"])
-
-    def read(self, wanted: Filter, start: int, end: int) -> Iterator[Any]:
-        """Yield record batches with what the filter lets through, ascending."""
-        from pyarrow import flight
-
-        members = {"op": "replay", "filter": wanted.to_json().decode(), "start": start, "end": end}
-        with _clearly(), flight.connect(_place(self._address), generic_options=_OPTIONS) as client:
-            reader = client.do_get(flight.Ticket(msgspec.json.encode(members)), _call_options(self._address))
-            for chunk in reader:
-                yield chunk.data
-
-    def _ask(self, operation: str, **members: Any) -> dict[str, Any]:
-        return _ask(self._address, operation, _PATIENCE, members)
 
 
 class Stream(Generic[T]):

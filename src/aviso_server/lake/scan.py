@@ -25,7 +25,7 @@ from aviso_server.lake.storage import open_file
 from aviso_server.lake.table import Snapshot, Table
 from aviso_server.model.filter import Filter
 
-__all__ = ["Scan", "Share", "Window", "first_since", "last_until", "scan_share", "windows"]
+__all__ = ["Scan", "Share", "Window", "first_since", "last_until", "scan", "scan_share", "windows"]
 
 _FIRST_ROWS = ROW_GROUP_ROWS  # of the first window: little, so that the first notification comes soon
 _SMALL_ROWS, _SMALL_BYTES = 50_000, 8 * 1024 * 1024
@@ -128,6 +128,15 @@ class Scan:
             raise PipelineError(f"the archive cannot be read: {self._window.files[0].path} is not in order")
         self._newest = int(sequences[-1])
         return table
+
+
+def scan(table: Table, snapshot: Snapshot, wanted: Filter, start: int, end: int) -> Iterator[pa.Table]:
+    """Yield what a filter wants of a snapshot that is held, ascending; PipelineError if something cannot be read."""
+    snapshot.check_covered(table.stream, start, end)
+    if start <= end:
+        query = table.query(snapshot.version)
+        for window in windows(snapshot, wanted, start, end):
+            yield from iter(Scan(query, wanted, window).pull, None)
 
 
 class Share(msgspec.Struct, frozen=True):

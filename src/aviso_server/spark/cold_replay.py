@@ -8,14 +8,13 @@ same code.
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,7 +57,6 @@ class ColdReplay:
         """Read these tables; `cluster` returns Spark where it has cores of its own, once it is there."""
         self._tables = tables
         self._cluster = cluster
-        self._reading = ThreadPoolExecutor(_MOST_READINGS, "cold-replay")
         # Who goes on waits in line, so that all have the same share.
         self._working = ThreadPoolExecutor(_AT_ONCE, "cold-scan")
         self._beginning = ThreadPoolExecutor(_MOST_READINGS, "cold-start")
@@ -70,36 +68,29 @@ class ColdReplay:
         nobody removes from disk meanwhile. PipelineError if something cannot be read or is in no file: nothing is left
         out silently.
         """
-        ready: queue.Queue[pa.Table | None] = queue.Queue(1)
-        with self._begun(selection, WIDE) as work:
-            done = self._reading.submit(_fill, work, ready)
-            try:
-                while not cancelled():
-                    with suppress(queue.Empty):
-                        table = ready.get(timeout=_GLANCE)
-                        if table is None:
-                            done.result()
-                            return
-                        yield from _batches(table, cancelled)
-            finally:
-                work.stop(done)
+        with self._begun(selection, WIDE, cancelled) as work:
+            for table in work.tables():
+                yield from takewhile(lambda _: not cancelled(), table.cast(REPLAY_SCHEMA).to_batches(_BATCH_ROWS))
 
     def count(self, selection: Selection, unit: int, hidden: Removed, cancelled: Cancelled) -> Tally:
         """Count what `read` would bring without what is hidden, by place and by interval of `unit` nanoseconds.
 
-        Stopped when `cancelled` says so. PipelineError if something cannot be read.
+        PipelineError if something cannot be read, or when `cancelled` says so.
         """
-        with self._begun(selection, ("sequence", "time_ns", *_BOX)) as work:
-            done = self._reading.submit(_tally, work, unit, hidden)
-            while not done.done() and not cancelled():
-                wait([done], timeout=_GLANCE)
-            if done.done():
-                return done.result()
-            work.stop(done)
-        raise PipelineError("nobody waits for the count any more")
+        tally = Tally(unit)
+        with self._begun(selection, ("sequence", "time_ns", *_BOX), cancelled) as work:
+            for rows in map(hidden.without, work.tables()):
+                times, counts = np.unique(rows.column("time_ns").to_numpy() // unit, return_counts=True)
+                tally.times.update(dict(zip(times.tolist(), counts.tolist(), strict=True)))
+                if set(_BOX) <= set(rows.column_names):
+                    boxes = np.column_stack([rows.column(name).to_numpy() for name in _BOX]).astype(np.float64)
+                    tally.place(boxes[~np.isnan(boxes[:, 0])])
+        if cancelled():
+            raise PipelineError("nobody waits for the count any more")
+        return tally
 
     @contextmanager
-    def _begun(self, selection: Selection, columns: Sequence[str]) -> Iterator[_Work]:
+    def _begun(self, selection: Selection, columns: Sequence[str], cancelled: Cancelled) -> Iterator[_Work]:
         """Hold the snapshot of the table that a selection is read from; PipelineError if it does not have all of it."""
         table = self._tables.of(selection.wanted.stream)
         with table.held(selection.version) as snapshot:
@@ -110,7 +101,11 @@ class ColdReplay:
                 each.rows for each in snapshot.files if selection.start <= each.last and each.first <= selection.end
             )
             session = self._cluster() if rows > _FEW_ROWS and not selection.wanted.is_open else None
-            yield _Work(self._tables, snapshot, selection, there, turns, session)
+            work = _Work(self._tables, snapshot, selection, there, turns, session, cancelled)
+            try:
+                yield work
+            finally:
+                work.stop()
 
     def first_since(self, stream: str, time_ns: int, version: int | None = None) -> int:
         """Return the lowest archived sequence stored at or after a time; one beyond the last if there is none."""
@@ -124,13 +119,9 @@ class ColdReplay:
         with table.held(version) as snapshot:
             return scan.last_until(table, snapshot, time_ns)
 
-    def last(self, stream: str) -> int:
-        """Return the newest archived sequence of a stream, 0 if there is none."""
-        return self._tables.of(stream).snapshot().watermark
-
     def close(self) -> None:
         """Release the threads."""
-        for executor in (self._reading, self._working, self._beginning):
+        for executor in (self._working, self._beginning):
             executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -164,6 +155,7 @@ class _Work:
         columns: Sequence[str],
         turns: Turns,
         cluster: SparkSession | None,
+        cancelled: Cancelled,
     ) -> None:
         self._root = tables.root
         self._table = tables.of(selection.wanted.stream)
@@ -172,19 +164,24 @@ class _Work:
         self._columns = tuple(columns)
         self._turns = turns
         self._cluster = cluster
+        self._cancelled = cancelled
         self._tag = f"cold-{uuid.uuid4().hex}"
-        self.stopped = threading.Event()
+        self._stopped = threading.Event()
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield what is wanted, in order; ends early when stopped. PipelineError if it cannot be read."""
+        """Yield what is wanted, in order; ends early when cancelled. PipelineError if it cannot be read."""
         ahead: deque[tuple[Scan | _Lot, Future[pa.Table | None]]] = deque()
         scans, most = self._scans(), 1  # the first alone, before anything else takes the cores
-        while not self.stopped.is_set():
+        while True:
             while len(ahead) < most and (each := next(scans, None)) is not None:
                 ahead.append((each, self._pull(each)))
             if not ahead:
                 return
             first, pulled = ahead[0]
+            while not pulled.done():
+                if self._cancelled():
+                    return
+                wait([pulled], timeout=_GLANCE)
             table, most = pulled.result(), _AT_ONCE
             if table is None:
                 ahead.popleft()
@@ -192,10 +189,10 @@ class _Work:
                 ahead[0] = first, self._pull(first)
                 yield table
 
-    def stop(self, done: Future[Any]) -> None:
-        """Stop it, and return when nothing of it is done any more: neither by `done`, nor in line, nor by Spark."""
-        self.stopped.set()
-        while running := [*_running([done]), *_running(self._turns.taken)]:  # `done` first: it may take more turns
+    def stop(self) -> None:
+        """Stop it, and return when nothing of it is done any more: neither in line nor by Spark."""
+        self._stopped.set()
+        while running := [each for each in self._turns.taken if not each.cancel() and not each.done()]:
             if self._cluster is not None:
                 with suppress(Exception):  # without Java it ends by itself
                     context = _context(self._cluster)
@@ -216,7 +213,7 @@ class _Work:
             yield _Lot(self._cluster, self._tag, shares)
 
     def _pull(self, each: Scan | _Lot) -> Future[pa.Table | None]:
-        return self._turns.submit(each.pull, self.stopped.is_set)
+        return self._turns.submit(each.pull, self._stopped.is_set)
 
 
 class _Lot:
@@ -253,45 +250,3 @@ class _Lot:
 def _context(session: SparkSession) -> SparkContext | None:
     """Return what knows the jobs of a session; a client of Spark Connect has none."""
     return session.sparkContext if hasattr(session, "_jsparkSession") else None
-
-
-def _running(futures: Sequence[Future[Any]]) -> list[Future[Any]]:
-    """Cancel what has not begun, and return what goes on."""
-    return [each for each in futures if not each.cancel() and not each.done()]
-
-
-def _fill(work: _Work, ready: queue.Queue[pa.Table | None]) -> None:
-    try:
-        for table in work.tables():
-            if not _put(ready, table, work.stopped):
-                return
-    finally:
-        _put(ready, None, work.stopped)
-
-
-def _put(ready: queue.Queue[pa.Table | None], table: pa.Table | None, stopped: threading.Event) -> bool:
-    """Wait until there is room; False if nobody waits for it any more."""
-    while not stopped.is_set():
-        with suppress(queue.Full):
-            ready.put(table, timeout=_GLANCE)
-            return True
-    return False
-
-
-def _batches(table: pa.Table, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
-    for batch in table.cast(REPLAY_SCHEMA).to_batches(_BATCH_ROWS):
-        if cancelled():
-            return
-        yield batch
-
-
-def _tally(work: _Work, unit: int, hidden: Removed) -> Tally:
-    """Add up; of a part only when it is stopped."""
-    tally = Tally(unit)
-    for rows in map(hidden.without, work.tables()):
-        times, counts = np.unique(rows.column("time_ns").to_numpy() // unit, return_counts=True)
-        tally.times.update(dict(zip(times.tolist(), counts.tolist(), strict=True)))
-        if set(_BOX) <= set(rows.column_names):
-            boxes = np.column_stack([rows.column(name).to_numpy() for name in _BOX]).astype(np.float64)
-            tally.place(boxes[~np.isnan(boxes[:, 0])])
-    return tally

@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -48,15 +48,7 @@ COUNT_SCHEMA = pa.schema([("tally", pa.string())])
 _MOST_STREAMS = 64  # at a time
 _LONGEST_REQUEST = 32 * 1024 * 1024  # bytes
 _HEARTBEAT = 0.5  # seconds between two words of a job: whoever waits can leave then
-_ACTIONS = {
-    "status": "what is archived, and how the job is doing",
-    "first_since": "the lowest archived sequence stored at or after a time",
-    "last_until": "the highest archived sequence stored at or before a time",
-    "version_at": "the version of a table that was the newest at a time",
-    "delete": "remove notifications for good",
-    "wipe": "remove everything up to a sequence for good",
-    "job": "do the work of a command that needs Spark",
-}
+T = TypeVar("T")
 
 Cancelled = Callable[[], bool]
 """True when nobody waits for the answer any more."""
@@ -74,23 +66,72 @@ class Selection(msgspec.Struct, frozen=True):
     version: int | None = None
 
 
+class _Replay(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="replay"):
+    filter: str
+    start: int
+    end: int
+    version: int | None = None
+
+    @property
+    def selection(self) -> Selection:
+        try:
+            return Selection(Filter.from_json(self.filter), self.start, self.end, self.version)
+        except ValueError as error:
+            raise PipelineError(f"filter: {error}") from None
+
+
+class _Count(_Replay, frozen=True, kw_only=True, tag="count"):
+    unit: Annotated[int, msgspec.Meta(ge=1)]  # nanoseconds
+    wiped_through: int
+    deleted: list[int]
+
+
+class _Status(msgspec.Struct, frozen=True):
+    stream: str = ""  # looked at again before, if it is named
+
+
+class _Moment(msgspec.Struct, frozen=True):
+    stream: str
+    time: int
+    version: int | None = None
+
+
+class _Delete(msgspec.Struct, frozen=True):
+    stream: str
+    sequences: list[int]
+
+
+class _Wipe(msgspec.Struct, frozen=True):
+    stream: str
+    through: int
+
+
+class _Work(msgspec.Struct, frozen=True):
+    name: str
+    members: dict[str, Any]
+
+
+_ACTIONS: dict[str, type] = {
+    "status": _Status,
+    "first_since": _Moment,
+    "last_until": _Moment,
+    "version_at": _Moment,
+    "delete": _Delete,
+    "wipe": _Wipe,
+    "job": _Work,
+}
+
+
 class ArchiveReader(Protocol):
-    """Reading the archive."""
+    """Reads the archive, as `ColdReplay` does."""
 
-    def read(self, selection: Selection, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
-        """Yield the notifications of a selection, ascending."""
+    def read(self, selection: Selection, cancelled: Cancelled) -> Iterator[pa.RecordBatch]: ...
 
-    def count(self, selection: Selection, unit: int, hidden: Removed, cancelled: Cancelled) -> Tally:
-        """Count those that are not hidden, by place and by interval of `unit` nanoseconds."""
+    def count(self, selection: Selection, unit: int, hidden: Removed, cancelled: Cancelled) -> Tally: ...
 
-    def first_since(self, stream: str, time_ns: int, version: int | None = None) -> int:
-        """Return the lowest archived sequence stored at or after a time; one beyond the last if there is none."""
+    def first_since(self, stream: str, time_ns: int, version: int | None = None) -> int: ...
 
-    def last_until(self, stream: str, time_ns: int, version: int | None = None) -> int:
-        """Return the highest archived sequence stored at or before a time; one before the first if there is none."""
-
-    def close(self) -> None:
-        """Release everything."""
+    def last_until(self, stream: str, time_ns: int, version: int | None = None) -> int: ...
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships no types
@@ -112,50 +153,40 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow sh
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Stream the rows of a replay, or the sums of a count. The work begins when the stream is read."""
-        request = _read(ticket.ticket)
-        match request.get("op"):
-            case "replay":
-                return flight.GeneratorStream(REPLAY_SCHEMA, self._rows(request, context.is_cancelled))
-            case "count":
-                return flight.GeneratorStream(COUNT_SCHEMA, self._sums(request, context.is_cancelled))
-        raise _error(f"op: {request.get('op')!r} is not a stream; accepted: replay, count")
+        with _clearly("a stream"):
+            request: _Replay = _read(ticket.ticket, _Replay | _Count)  # type: ignore[arg-type]  # a union is a type to msgspec
+        if isinstance(request, _Count):
+            return flight.GeneratorStream(COUNT_SCHEMA, self._sums(request, context.is_cancelled))
+        return flight.GeneratorStream(REPLAY_SCHEMA, self._rows(request, context.is_cancelled))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         """Answer everything that is not a stream, with one JSON object; a job says how far it is before."""
         with _clearly(action.type):
-            request = _read(action.body.to_pybytes())
-            if action.type == "job":
+            if action.type not in _ACTIONS:
+                raise PipelineError(f"'{action.type}' is not an action; accepted: {', '.join(_ACTIONS)}")
+            request: Any = _read(action.body.to_pybytes(), _ACTIONS[action.type])
+            if isinstance(request, _Work):
                 for words in self._work(request, context.is_cancelled):
                     yield flight.Result(msgspec.json.encode(words))
             else:
                 yield flight.Result(msgspec.json.encode(self._answer(action.type, request)))
 
-    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        """Name the actions."""
-        return list(_ACTIONS.items())
-
-    def _rows(self, request: dict[str, Any], cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
+    def _rows(self, request: _Replay, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
         with _clearly("replay"), self._place():
-            yield from self._reader().read(_selection(request), cancelled)
+            yield from self._reader().read(request.selection, cancelled)
 
-    def _sums(self, request: dict[str, Any], cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
+    def _sums(self, request: _Count, cancelled: Cancelled) -> Iterator[pa.RecordBatch]:
         with _clearly("count"), self._place():
-            selection, through, deleted = (
-                _selection(request),
-                _whole(request, "wiped_through"),
-                _wholes(request, "deleted"),
-            )
-            if (unit := _whole(request, "unit")) < 1:
-                raise PipelineError("unit: at least one nanosecond is needed")
-            hidden = Removed(through, tuple(sorted(each for each in deleted if each > through)))
-            tally = self._reader().count(selection, unit, hidden, cancelled)
+            through = request.wiped_through
+            hidden = Removed(through, tuple(sorted(each for each in request.deleted if each > through)))
+            tally = self._reader().count(request.selection, request.unit, hidden, cancelled)
             yield pa.RecordBatch.from_pylist([{"tally": msgspec.json.encode(tally.members()).decode()}], COUNT_SCHEMA)
 
-    def _work(self, request: dict[str, Any], cancelled: Cancelled) -> Iterator[dict[str, Any]]:
+    def _work(self, request: _Work, cancelled: Cancelled) -> Iterator[dict[str, Any]]:
         """Do a job in a thread of its own, and say how far it is; a caller who leaves stops it at its next step."""
-        name, members = _text(request, "name"), request.get("members")
-        if self._job is None or not isinstance(members, dict):
-            raise PipelineError("members: an object is needed, and a process that does jobs")
+        name, members = request.name, request.members
+        if self._job is None:
+            raise PipelineError("this process does no jobs")
         if not self._working.acquire(blocking=False):
             raise PipelineError("another command is using the server's Spark")
         said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -193,46 +224,45 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow sh
         finally:
             left.set()
 
-    def _answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, operation: str, request: Any) -> dict[str, Any]:
         match operation:
             case "status":
-                if request.get("stream"):
-                    self._board.readable(_text(request, "stream"))  # other servers may have archived more
+                if request.stream:
+                    self._board.readable(request.stream)  # other servers may have archived more
                 return self._board.describe()
             case "first_since":
-                return {"sequence": self._reader().first_since(*_moment(request), _version(request))}
+                return {"sequence": self._reader().first_since(request.stream, request.time, request.version)}
             case "last_until":
-                return {"sequence": self._reader().last_until(*_moment(request), _version(request))}
+                return {"sequence": self._reader().last_until(request.stream, request.time, request.version)}
             case "version_at":
-                return self._version_at(*_moment(request))
+                return self._version_at(request)
             case "delete":
-                return self._delete(_text(request, "stream"), _wholes(request, "sequences"))
-            case "wipe":
-                return self._wipe(_text(request, "stream"), _whole(request, "through"))
-        raise PipelineError(f"op: '{operation}' is not an action; accepted: {', '.join(_ACTIONS)}")
+                return self._delete(request)
+            case _:
+                return self._wipe(request)
 
-    def _version_at(self, stream: str, time_ns: int) -> dict[str, Any]:
+    def _version_at(self, request: _Moment) -> dict[str, Any]:
         """Say which version it was and where it ended, or why it cannot be read."""
-        table = self._board.table(stream)
+        table = self._board.table(request.stream)
         try:
-            version = table.version_at(time_ns)
+            version = table.version_at(request.time)
             with table.held(version) as snapshot:
                 return {"version": version, "last": snapshot.watermark}
         except VersionGone as error:
             return {"gone": str(error)}
 
-    def _delete(self, stream: str, sequences: list[int]) -> dict[str, Any]:
+    def _delete(self, request: _Delete) -> dict[str, Any]:
         """Say which of them were archived, and which are not archived yet: those have to be asked for again."""
-        table = self._board.table(stream)
+        stream, sequences, table = request.stream, request.sequences, self._board.table(request.stream)
         reached = self._board.removals.add(stream, lambda: table.snapshot().watermark, deleted=sequences)
         found = delete(table, [each for each in sequences if each <= reached])
         if found:
             self._board.refresh(stream)
         return {"deleted": sorted(found), "early": [each for each in sequences if each > reached]}
 
-    def _wipe(self, stream: str, through: int) -> dict[str, Any]:
+    def _wipe(self, request: _Wipe) -> dict[str, Any]:
         """Say whether it reaches beyond what is archived: then it has to be asked for again."""
-        table = self._board.table(stream)
+        stream, through, table = request.stream, request.through, self._board.table(request.stream)
         reached = self._board.removals.add(stream, lambda: table.snapshot().watermark, wiped_through=through)
         wipe(table, through)
         self._board.refresh(stream)
@@ -277,47 +307,10 @@ def _error(sentence: str) -> flight.FlightServerError:
     return flight.FlightServerError(sentence, extra_info=sentence.encode())
 
 
-def _read(text: bytes) -> dict[str, Any]:
+def _read(text: bytes, kind: type[T]) -> T:
     if len(text) > _LONGEST_REQUEST:
-        raise _error(f"the request has {len(text):,} bytes; accepted are {_LONGEST_REQUEST:,}")
+        raise PipelineError(f"the request has {len(text):,} bytes; accepted are {_LONGEST_REQUEST:,}")
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
-        raise _error(f"the request is not a JSON object: {error}") from None
-
-
-def _selection(request: dict[str, Any]) -> Selection:
-    try:
-        wanted = Filter.from_json(_text(request, "filter"))
-    except ValueError as error:
-        raise PipelineError(f"filter: {error}") from None
-    return Selection(wanted, _whole(request, "start"), _whole(request, "end"), _version(request))
-
-
-def _moment(request: dict[str, Any]) -> tuple[str, int]:
-    return _text(request, "stream"), _whole(request, "time")
-
-
-def _version(request: dict[str, Any]) -> int | None:
-    return None if request.get("version") is None else _whole(request, "version")
-
-
-def _text(request: dict[str, Any], name: str) -> str:
-    value = request.get(name)
-    if not isinstance(value, str) or not value:
-        raise PipelineError(f"{name}: a text is needed")
-    return value
-
-
-def _whole(request: dict[str, Any], name: str) -> int:
-    value = request.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise PipelineError(f"{name}: a whole number is needed")
-    return value
-
-
-def _wholes(request: dict[str, Any], name: str) -> list[int]:
-    value = request.get(name)
-    if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
-        raise PipelineError(f"{name}: a list of whole numbers is needed")
-    return value
+        raise PipelineError(f"the request is wrong: {error}") from None

@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from aviso_server.cli import main
+from aviso_server.lake.table import Table
 from tests.harness import Server
-from tests.lake.scene import ranges, write
+from tests.lake.scene import FLOOD, made, ranges, write
 from tests.spark.archive.keeping import SOURCES, archived, in_log
 from tests.spark.scene import CONFIGURATION, publish_floods, publish_tides
 
@@ -86,6 +87,37 @@ def test_archive_status_and_replay(tmp_path: Path) -> None:
         assert found == [n for n in range(20, 81) if n % 2 and n % 7 + 1 >= 5]
         work = server.directory / "data" / "pipeline"
         assert not work.exists() or not any(work.iterdir()), "commands clean up behind themselves"
+
+
+def test_a_replay_needs_no_spark(tmp_path: Path) -> None:
+    table = Table(str(tmp_path / "lake"), FLOOD.base)
+    table.commit(made(table, 1, 100), watermark=100, after=0)
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({**CONFIGURATION, "archive": {"path": str(tmp_path / "lake"), "enabled": True}}))
+    times = [f"1970-01-01T00:00:00.{number:09d}Z" for number in (20 * 1_000_007, 80 * 1_000_007)]
+    arguments = (
+        "replay",
+        "flood",
+        "region=north",
+        'severity={"gte": 5}',
+        "--from",
+        times[0],
+        "--to",
+        times[1],
+        "--json",
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "aviso_server", "pipeline", *arguments, "--config", str(file)],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(SOURCES), "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [event["sequence"] for event in objects(done.stdout)] == [
+        n for n in range(20, 81) if n % 2 and n % 7 + 1 >= 5
+    ]
+    assert not [line for line in done.stderr.splitlines() if "pyspark.sql" in line or "Starting Spark" in line]
 
 
 @pytest.mark.long  # each command starts Java

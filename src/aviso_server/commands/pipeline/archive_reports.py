@@ -8,20 +8,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from aviso_server.archive.flight_client import ArchiveClient, Refused, Unreachable, find_address
 from aviso_server.commands.notifications import ReceivedEvent, as_line, history_options, read_identifier, read_limits
 from aviso_server.commands.pipeline.place import (
-    READY_FILE,
     Place,
     archive_options,
     existing,
     find,
-    kept,
     on_spark,
     say_that_spark_starts,
 )
@@ -82,58 +79,14 @@ def replay(
     wanted, span = _request(place, event_type, read_identifier(filters, fields), read_limits(start, end))
     application = place.settings.application
     renderer = Renderer(wanted.event_type, application.base_url, application.polygon_output if wanted.shaped else None)
-    with _reader(place, wanted.stream) as (reader, last), ReplayProgress() as progress:
-        for notification in _notifications(reader, wanted, span, last):
-            progress.advance(notification.sequence)
-            event = renderer.event(notification)
-            click.echo(event if as_json else as_line(msgspec.json.decode(event, type=ReceivedEvent)))
-
-
-class _Reader(Protocol):
-    """Reads an archive: through the process of a server, or with Spark of our own."""
-
-    def read(self, wanted: Filter, start: int, end: int) -> Iterator[Any]:
-        """Yield record batches with what the filter lets through, ascending."""
-
-    def first_since(self, stream: str, time_ns: int) -> int:
-        """Return the lowest archived sequence stored at or after a time."""
-
-    def last_until(self, stream: str, time_ns: int) -> int:
-        """Return the highest archived sequence stored at or before a time."""
-
-
-@contextmanager
-def _reader(place: Place, stream: str) -> Iterator[tuple[_Reader, int]]:
-    """Open the archive, and say up to where it holds the stream."""
-    address = find_address(place.settings.archive.work_path / READY_FILE) if place.shares_spark else None
-    if address is not None:
-        client = ArchiveClient(address)
-        try:
-            last = client.watermark(stream)
-        except (Refused, Unreachable):  # it has just ended, or has not begun yet
-            pass
-        else:
-            try:
-                yield client, last
-            except (Refused, Unreachable) as error:
-                fail(str(error))
-            return
-    with kept(existing(place), alone=False) as archiver:
-        yield _OwnReader(archiver), archiver.status.watermark(stream)
-
-
-class _OwnReader:
-    """Reads with Spark of this command."""
-
-    def __init__(self, archiver: Archiver) -> None:
-        self._reader = archiver.cold()
-        self.first_since = self._reader.first_since
-        self.last_until = self._reader.last_until
-
-    def read(self, wanted: Filter, start: int, end: int) -> Iterator[Any]:
-        from aviso_server.spark.flight import Selection
-
-        return self._reader.read(Selection(wanted, start, end), lambda: False)
+    try:
+        with ReplayProgress() as progress:
+            for notification in _notifications(existing(place), wanted, span):
+                progress.advance(notification.sequence)
+                event = renderer.event(notification)
+                click.echo(event if as_json else as_line(msgspec.json.decode(event, type=ReceivedEvent)))
+    except PipelineError as error:
+        fail(str(error))
 
 
 def _request(place: Place, event_type: str, identifier: dict[str, Any], limits: dict[str, str]) -> tuple[Filter, Span]:
@@ -149,20 +102,27 @@ def _request(place: Place, event_type: str, identifier: dict[str, Any], limits: 
         fail(error.message)
 
 
-def _notifications(reader: _Reader, wanted: Filter, span: Span, last: int) -> Iterator[Notification]:
-    start = max(span.from_sequence or 1, 1)
-    end = last if span.to_sequence is None else min(span.to_sequence, last)
-    if span.from_time is not None:
-        start = reader.first_since(wanted.stream, span.from_time)
-    if span.to_time is not None:
-        end = min(end, reader.last_until(wanted.stream, span.to_time))
-    if start > end:
-        return
-    for batch in reader.read(wanted, start, end):
-        for row in batch.to_pylist():
-            yield Notification(
-                row["sequence"], row["time_ns"], row["topic"], row["identifier"].encode(), row["payload"].encode()
-            )
+def _notifications(place: Place, wanted: Filter, span: Span) -> Iterator[Notification]:
+    """Read the archive, without Spark; PipelineError if it cannot be read."""
+    from aviso_server.lake.previous import refuse_previous
+    from aviso_server.lake.scan import first_since, last_until, scan
+    from aviso_server.lake.table import Table
+
+    refuse_previous(place.path)
+    table = Table(place.path, wanted.stream)
+    with table.held() as snapshot:
+        start, end = max(span.from_sequence or 1, 1), snapshot.watermark
+        if span.to_sequence is not None:
+            end = min(end, span.to_sequence)
+        if span.from_time is not None:
+            start = first_since(table, snapshot, span.from_time)
+        if span.to_time is not None:
+            end = min(end, last_until(table, snapshot, span.to_time))
+        for rows in scan(table, snapshot, wanted, start, end):
+            for row in rows.to_pylist():
+                yield Notification(
+                    row["sequence"], row["time_ns"], row["topic"], row["identifier"].encode(), row["payload"].encode()
+                )
 
 
 @click.command()
