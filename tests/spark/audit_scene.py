@@ -21,7 +21,7 @@ from aviso_server.log.sqlite.database import add_absent
 from aviso_server.model.batch import columns_of
 from aviso_server.spark.audit import Auditor, ServerLog
 from aviso_server.spark.audit_comparison import Audit, StreamAudit
-from aviso_server.spark.catalogue import event_types, fetch_catalogue
+from aviso_server.spark.catalogue import event_type_of, fetch_catalogue
 from pyspark_aviso.options import read_options
 from pyspark_aviso.read import SequenceRange, read_range
 from tests.harness import Server
@@ -90,7 +90,7 @@ def archive(server: Server) -> Path:
     root, options = str(server.directory / "lake"), read_options({"url": server.url})
     catalogue = fetch_catalogue(options)
     for stream, view in ServerLog(options, ()).streams(()).items():
-        shape = FileShape(view.event_type, columns_of(event_types([view.event_type], catalogue)[view.event_type]))
+        shape = FileShape(view.event_type, columns_of(event_type_of(view.event_type, catalogue)))
         table = Table(root, stream)
         writer = FileWriter(table.folder, 1, view.last, shape.schema)
         wanted = SequenceRange(view.event_type, 1, view.last)

@@ -289,7 +289,7 @@ def test_only_this_machine_is_listened_to(scene: Scene) -> None:
 
 
 def test_status_and_seeking(scene: Scene) -> None:
-    table = write(Path(scene.board.root), 1, 10)
+    table = write(Path(scene.board.tables.root), 1, 10)
     scene.board.read()
     answer = scene.ask("status")
     assert answer["job"]["state"] == "stopped"
@@ -302,11 +302,11 @@ def test_status_and_seeking(scene: Scene) -> None:
 
 
 def test_what_was_known_at_a_time(scene: Scene) -> None:
-    write(Path(scene.board.root), 1, 10)
+    write(Path(scene.board.tables.root), 1, 10)
     time.sleep(0.01)
     now = time.time_ns()
     time.sleep(0.01)
-    write(Path(scene.board.root), 11, 20)
+    write(Path(scene.board.tables.root), 11, 20)
     assert scene.ask("version_at", stream="flood", time=now) == {"version": 0, "last": 10}
     assert scene.ask("version_at", stream="flood", time=time.time_ns())["last"] == 20
     assert scene.ask("version_at", stream="flood", time=1)["gone"].startswith("the oldest version of its table")
@@ -314,7 +314,7 @@ def test_what_was_known_at_a_time(scene: Scene) -> None:
 
 
 def test_deletes_and_wipes_are_carried_out_or_remembered(scene: Scene) -> None:
-    root = Path(scene.board.root)
+    root = Path(scene.board.tables.root)
     write(root, 1, 20)
     answer = scene.ask("delete", stream="flood", sequences=[7, 8, 25])
     assert answer == {"deleted": [7, 8], "early": [25]}

@@ -30,12 +30,12 @@ from aviso_server.lake.previous import refuse_previous
 from aviso_server.lake.remove import Removals, applied
 from aviso_server.lake.schema import FileShape
 from aviso_server.lake.storage import is_local, local_path
-from aviso_server.lake.table import Snapshot, Table, Tables
+from aviso_server.lake.table import Snapshot, Tables
 from aviso_server.lockfile import Lockfile, LockHeld
 from aviso_server.model.batch import columns_of
 from aviso_server.model.times import event_time, seconds_text
-from aviso_server.spark.catalogue import AnyType, event_types, fetch_catalogue
-from aviso_server.spark.session import SparkFailed, has_session, open_session, reason
+from aviso_server.spark.catalogue import AnyType, event_type_of, fetch_catalogue
+from aviso_server.spark.session import SparkFailed, close_session, open_session, reason
 from aviso_server.spark.tasks import run_tasks
 from pyspark_aviso.client import ask, connect, pause
 from pyspark_aviso.options import Options, read_options
@@ -131,15 +131,6 @@ class ArchiveStatus:
         self._unreadable: set[str] = set()  # streams whose table could not be read when it was last looked at
         self._errors: dict[str, str] = {}  # of streams, while they last
         self._log: dict[str, LogStream] = {}
-
-    @property
-    def root(self) -> str:
-        """Return where the archive lies."""
-        return self.tables.root
-
-    def table(self, stream: str) -> Table:
-        """Return the table of a stream."""
-        return self.tables.of(stream)
 
     def read(self) -> None:
         """Look at the whole archive; a table that cannot be read is an error of its stream, and of no other."""
@@ -274,7 +265,6 @@ class Archiver:
         self._master = master
         self._settings = {**_SETTINGS, **(settings or {})}
         self._session: SparkSession | None = None
-        self._borrowed = False  # somebody else in this process has opened it, and closes it
         self._reader: ColdReplay | None = None
         self._ready = threading.Event()
         self._making = threading.Lock()
@@ -284,7 +274,7 @@ class Archiver:
         """Become the only one on this machine who archives here; PipelineError if somebody else does."""
         if self._lockfile is not None:
             return
-        root = self.status.root
+        root = self.status.tables.root
         folder = local_path(root) if is_local(root) else self._work
         folder.mkdir(parents=True, exist_ok=True)
         lockfile = Lockfile(folder / "_lock")
@@ -302,7 +292,7 @@ class Archiver:
 
     def look(self) -> None:
         """Look at the archive, so that it can be read; PipelineError if it is of the format before."""
-        refuse_previous(self.status.root)
+        refuse_previous(self.status.tables.root)
         self.status.read()
 
     def open(self) -> SparkSession:
@@ -311,16 +301,9 @@ class Archiver:
         self.status.state = "starting"
         folder = self._work / "spark"
         shutil.rmtree(folder / "tmp", ignore_errors=True)
-        self._borrowed = has_session()
-        try:
-            session = open_session(folder, self._master, "aviso-archive", self._settings)
-        except PipelineError:
-            raise
-        except Exception as error:  # Spark has many ways to say that Java is gone
-            raise SparkFailed(f"Spark does not start: {reason(error)} (see {folder / 'java.log'})") from None
-        self._session = session
+        self._session = open_session(folder, self._master, "aviso-archive", self._settings)
         self._ready.set()
-        return session
+        return self._session
 
     def open_in_time(self) -> SparkSession:
         """Start Spark, as soon as there is a Java for it; until then the archive can be read. SparkFailed if it broke.
@@ -447,9 +430,8 @@ class Archiver:
         """Let go of Spark and of the archive."""
         if self._reader is not None:
             self._reader.close()
-        if self._session is not None and not self._borrowed:
-            with contextlib.suppress(Exception):  # Java may be gone
-                self._session.stop()
+        if self._session is not None:
+            close_session(self._session)
         self.unlock()
 
     def _may(self, elected: Callable[[], bool]) -> bool:
@@ -500,8 +482,8 @@ class Archiver:
     def _ranges(
         self, settings: ArchiveSettings, catalogue: Mapping[str, Any], stream: LogStream, first: int, last: int
     ) -> Iterator[FileRange]:
-        table = self.status.table(stream.stream)
-        kind = event_types([stream.event_type], catalogue)[stream.event_type]
+        table = self.status.tables.of(stream.stream)
+        kind = event_type_of(stream.event_type, catalogue)
         columns = dict(self.status.snapshot(stream.stream).columns)
         for low, high in split(Stretch(first, last), None, settings.rows_per_file):
             yield FileRange(
@@ -542,7 +524,7 @@ class Archiver:
         return True
 
     def _commit(self, stream: str, files: list[NewFile], committed: Committed) -> None:
-        status, table = self.status, self.status.table(stream)
+        status, table = self.status, self.status.tables.of(stream)
         before, last = files[0].first - 1, files[-1].last  # the status may know by now that others were faster
         try:
             # what is removed from now on is removed from the table, because the watermark includes it

@@ -50,7 +50,7 @@ from aviso_server.spark.audit_comparison import (
     hour_text,
     outside,
 )
-from aviso_server.spark.catalogue import AnyType, event_types, fetch_catalogue
+from aviso_server.spark.catalogue import AnyType, event_type_of, fetch_catalogue
 from aviso_server.spark.insight import ask_recount
 from aviso_server.spark.session import reason
 from aviso_server.spark.tasks import run_tasks
@@ -166,7 +166,7 @@ class ServerLog:
 
         A server does not describe that; the configuration does, if it is the one of this server.
         """
-        described = event_types([view.event_type], self._catalogue)[view.event_type]
+        described = event_type_of(view.event_type, self._catalogue)
         if not isinstance(described, EventType):
             return described, True
         mine = self._configured.get(view.event_type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from aviso_server.model.fields import FIELD_TYPES
 from pyspark_aviso.client import ask, connect
 from pyspark_aviso.options import Options
 
-__all__ = ["AnyType", "event_types", "fetch_catalogue"]
+__all__ = ["AnyType", "event_type_of", "fetch_catalogue"]
 
 AnyType = EventType | GenericType
 
@@ -38,16 +38,13 @@ def fetch_catalogue(options: Options) -> dict[str, EventType]:
     return {name: _event_type(name, definition) for name, definition in answer.schema.items()}
 
 
-def event_types(names: Iterable[str], catalogue: Mapping[str, EventType]) -> dict[str, AnyType]:
-    """The event types of these names; one that nobody configured is taken as schema-less."""
-    found: dict[str, AnyType] = {}
-    for name in names:
-        try:
-            found[name] = catalogue[name] if name in catalogue else GenericType(name)
-        except InvalidRequest as error:
-            known = ", ".join(sorted(catalogue)) or "none"
-            raise PipelineError(f"option 'event_type': {error.message}; configured event types: {known}") from None
-    return found
+def event_type_of(name: str, catalogue: Mapping[str, EventType]) -> AnyType:
+    """Return the event type of this name; one that nobody configured is taken as schema-less."""
+    try:
+        return catalogue[name] if name in catalogue else GenericType(name)
+    except InvalidRequest as error:
+        known = ", ".join(sorted(catalogue)) or "none"
+        raise PipelineError(f"option 'event_type': {error.message}; configured event types: {known}") from None
 
 
 def _event_type(name: str, definition: _Definition) -> EventType:

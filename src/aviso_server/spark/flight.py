@@ -243,7 +243,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow sh
 
     def _version_at(self, request: _Moment) -> dict[str, Any]:
         """Say which version it was and where it ended, or why it cannot be read."""
-        table = self._board.table(request.stream)
+        table = self._board.tables.of(request.stream)
         try:
             version = table.version_at(request.time)
             with table.held(version) as snapshot:
@@ -253,7 +253,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow sh
 
     def _delete(self, request: _Delete) -> dict[str, Any]:
         """Say which of them were archived, and which are not archived yet: those have to be asked for again."""
-        stream, sequences, table = request.stream, request.sequences, self._board.table(request.stream)
+        stream, sequences, table = request.stream, request.sequences, self._board.tables.of(request.stream)
         reached = self._board.removals.add(stream, lambda: table.snapshot().watermark, deleted=sequences)
         found = delete(table, [each for each in sequences if each <= reached])
         if found:
@@ -262,7 +262,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow sh
 
     def _wipe(self, request: _Wipe) -> dict[str, Any]:
         """Say whether it reaches beyond what is archived: then it has to be asked for again."""
-        stream, through, table = request.stream, request.through, self._board.table(request.stream)
+        stream, through, table = request.stream, request.through, self._board.tables.of(request.stream)
         reached = self._board.removals.add(stream, lambda: table.snapshot().watermark, wiped_through=through)
         wipe(table, through)
         self._board.refresh(stream)

@@ -632,7 +632,7 @@ def roll_up(rollup: Rollup, board: ArchiveStatus, wanted: Iterable[Subject]) -> 
     for subject in wanted:
         made[subject.stream] = rollup.step(subject)
     archived = board.watermarks()
-    for each in list_folder(joined(board.root, FOLDER)):
+    for each in list_folder(joined(board.tables.root, FOLDER)):
         stream = stream_of(each.name)
         if stream is not None and stream not in archived:
             rollup.forget(stream)

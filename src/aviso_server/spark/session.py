@@ -6,8 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.resources import as_file, files
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyspark
@@ -19,13 +21,14 @@ from aviso_server.errors import PipelineError
 from aviso_server.spark.java import java_home
 from pyspark_aviso.source import register
 
-__all__ = ["SparkFailed", "arrow_function", "has_session", "open_session", "reason"]
+__all__ = ["SparkFailed", "arrow_function", "close_session", "has_session", "open_session", "reason"]
 
 _JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _OURS = re.compile(r"(?:PipelineError|Refused|Conflict): (.+)")
 _PYTHONS = re.compile(r"^\s*((?:OSError|MemoryError|[a-z][\w.]*\.Arrow\w+): .+)$", re.MULTILINE)
 _CALL = "An error occurred while calling"  # how Spark begins when it only passes on what Java said
 _CAUSE = re.compile(r"^(?:Caused by)?: [\w.$]+: (.+)$", re.MULTILINE)
+_users: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()  # of each session that we have opened
 _NAMES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -43,14 +46,23 @@ def reason(error: BaseException) -> str:
 
 
 def has_session() -> bool:
-    """True if this process has a session already; whoever is given that one must not stop it."""
+    """Return True if this process has a session already."""
     return SparkSession.getActiveSession() is not None
+
+
+def close_session(session: SparkSession) -> None:
+    """End a session, unless others in this process use it, or somebody else has opened it."""
+    if session in _users:
+        _users[session] -= 1
+        if not _users[session]:
+            with suppress(Exception):  # Java may be gone
+                session.stop()
 
 
 def open_session(
     folder: Path, master: str = "local", name: str = "aviso", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session that knows `format("aviso")`; PipelineError if there is no Java to run it on.
+    """Open a session that knows `format("aviso")`; PipelineError if there is no Java for it, SparkFailed if it broke.
 
     `folder` takes everything that Spark writes for itself: temporary files, the warehouse, its log. `master` is
     `local` (all cores), `local[2]`, a cluster's address, or `sc://host:port` for a Spark Connect server. `settings`
@@ -59,12 +71,23 @@ def open_session(
 
     Workers run the Python of this process; on a cluster, where it may lie elsewhere, PYSPARK_PYTHON says where.
     """
-    if master.startswith("sc://"):
-        return _connected(master, name)
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        register(running)
-        return running
+    remote = master.startswith("sc://")
+    session = None if remote else SparkSession.getActiveSession()
+    if session is None:
+        try:
+            session = _connected(master, name) if remote else _started(folder, master, name, settings)
+        except PipelineError:
+            raise
+        except Exception as error:  # Spark has many ways to say that Java is gone
+            raise SparkFailed(f"Spark does not start: {reason(error)} (see {folder / 'java.log'})") from None
+        _users[session] = 0
+    if session in _users:
+        _users[session] += 1
+    register(session)
+    return session
+
+
+def _started(folder: Path, master: str, name: str, settings: Mapping[str, str] | None) -> SparkSession:
     folder = folder.resolve()
     for place in ("tmp", "warehouse"):
         (folder / place).mkdir(parents=True, exist_ok=True)
@@ -80,9 +103,7 @@ def open_session(
             # Java's own words and those of Python workers go to a file, not between ours.
             gateway = launch_gateway(conf, {"stdout": chatter, "stderr": chatter})  # type: ignore[no-untyped-call]  # as pyspark has it
         context = SparkContext(conf=conf, gateway=gateway)
-    session = SparkSession(context)
-    register(session)
-    return session
+    return SparkSession(context)
 
 
 def arrow_function(function: Callable[..., pa.Array], returns: str) -> Callable[..., Column]:
@@ -98,14 +119,12 @@ def arrow_function(function: Callable[..., pa.Array], returns: str) -> Callable[
 def _connected(address: str, name: str) -> SparkSession:
     """A session of a Spark Connect server. Its workers, its files and its Java are that server's."""
     try:
-        session = SparkSession.builder.remote(address).appName(name).getOrCreate()
+        return SparkSession.builder.remote(address).appName(name).getOrCreate()
     except ImportError as error:
         raise PipelineError(
             f"{address} is a Spark Connect server, and its client is not installed ({error}): "
             "pip install 'aviso-server[connect]'"
         ) from None
-    register(session)
-    return session
 
 
 def _collector(environment: Mapping[str, str]) -> list[str]:

@@ -42,10 +42,10 @@ def test_files_hold_every_notification_as_it_was_in_typed_columns(server: Server
     server.client.publish("anything", {"place": "Zürich ☃", "n": 1}, {"text": "\x00\u2028"})
     status = archive(server, tmp_path / "archive", tmp_path / "work", rows_per_file=50)
     for event_type, stream in (("flood", "floods"), ("tide", "tide"), ("anything", "anything")):
-        assert archived(status.root, stream).equals(in_log(server, event_type))
-    assert list(streams(status.root)) == ["anything", "floods", "tide"]
-    assert ranges(status.root, "floods") == [(1, 40), (41, 80), (81, 120)]
-    table = pq.read_table(Table(status.root, "floods").snapshot().files[0].path)
+        assert archived(status.tables.root, stream).equals(in_log(server, event_type))
+    assert list(streams(status.tables.root)) == ["anything", "floods", "tide"]
+    assert ranges(status.tables.root, "floods") == [(1, 40), (41, 80), (81, 120)]
+    table = pq.read_table(Table(status.tables.root, "floods").snapshot().files[0].path)
     types = {field.name: str(field.type) for field in table.schema}
     assert types == {
         "sequence": "int64",
@@ -88,9 +88,9 @@ def test_a_new_field_a_changed_one_and_a_new_stream_are_taken_up(server: Server,
         later.client.publish("tide", {"port": "oslo", "severity": 3, "height": 1.5}, 6)
         later.client.publish("brand-new", {"a": "b"}, 1)
         status = archive(later, root, work)
-        assert archived(status.root, "tide").equals(in_log(later, "tide"))
-        assert archived(status.root, "brand-new").equals(in_log(later, "brand-new"))
-    table = DeltaTable(Table(status.root, "tide").folder).to_pyarrow_table().sort_by("sequence")
+        assert archived(status.tables.root, "tide").equals(in_log(later, "tide"))
+        assert archived(status.tables.root, "brand-new").equals(in_log(later, "brand-new"))
+    table = DeltaTable(Table(status.tables.root, "tide").folder).to_pyarrow_table().sort_by("sequence")
     assert table.column("severity").to_pylist()[-1] is None
     assert table.column("severity__long").to_pylist() == [None] * 5 + [3]
     assert table.column("height").to_pylist() == [None] * 5 + [1.5]
@@ -107,9 +107,9 @@ def test_what_was_deleted_before_it_was_archived_is_nothing_wrong(server: Server
     publish_tides(server, 9, 10)
     server.client.delete("/api/v1/admin/notification/tide@10")
     status = archive(server, root, work)
-    rows = archived(status.root, "tide")
+    rows = archived(status.tables.root, "tide")
     assert rows.column("sequence").to_pylist() == [1, 2, 3, 9]
-    assert ranges(status.root, "tide") == [(1, 3), (4, 10)]
+    assert ranges(status.tables.root, "tide") == [(1, 3), (4, 10)]
     assert [each.last_error for each in status.streams().values()] == [None]
     later = ArchiveStatus(str(root))
     later.read()
@@ -128,13 +128,13 @@ def test_a_table_that_cannot_be_read_stops_no_other_stream(server: Server, tmp_p
     publish_tides(server, 4, 5)
     publish_floods(server, 4, 5)
     status = archive(server, root, work)
-    assert archived(status.root, "floods").equals(in_log(server, "flood"))
+    assert archived(status.tables.root, "floods").equals(in_log(server, "flood"))
     assert status.streams()["floods"].last_error is None
     assert "the table of stream 'tide' cannot be used" in (status.streams()["tide"].last_error or "")
     assert status.streams()["tide"].gapless == 0, "the log keeps all of it"
     broken.write_text(text)
     status = archive(server, root, work)
-    assert archived(status.root, "tide").equals(in_log(server, "tide"))
+    assert archived(status.tables.root, "tide").equals(in_log(server, "tide"))
     assert status.streams()["tide"].last_error is None
 
 
@@ -143,7 +143,7 @@ def test_all_that_is_left_of_a_range_may_be_nothing(server: Server, tmp_path: Pa
     publish_tides(server, 1, 3)
     server.client.wipe_all()
     status = archive(server, tmp_path / "archive", tmp_path / "work")
-    (file,) = Table(status.root, "tide").snapshot().files
+    (file,) = Table(status.tables.root, "tide").snapshot().files
     assert (file.first, file.last, pq.read_metadata(file.path).num_rows) == (1, 3, 0)
 
 
@@ -157,7 +157,7 @@ def test_the_archive_of_another_log_is_not_continued(server: Server, tmp_path: P
         status = archive(other, root, work)
     assert status.streams()["tide"].last == 5
     assert "the log ends at sequence 2, the archive at 5" in (status.streams()["tide"].last_error or "")
-    assert archived(status.root, "tide").equals(in_log(server, "tide"))
+    assert archived(status.tables.root, "tide").equals(in_log(server, "tide"))
 
 
 @pytest.mark.usefixtures("spark")
@@ -226,8 +226,8 @@ def test_one_who_hears_while_it_writes_that_another_was_faster_adds_nothing(serv
 def test_a_file_that_does_not_follow_the_watermark_is_refused(server: Server, tmp_path: Path) -> None:
     publish_tides(server, 1, 20)
     status = archive(server, tmp_path / "archive", tmp_path / "work")
-    table = status.table("tide")
+    table = status.tables.of("tide")
     files = made(table, 1, 20)
     with pytest.raises(PipelineError, match="is archived up to 20 already"):
         table.commit(files, watermark=20, after=0)
-    assert archived(status.root, "tide").equals(in_log(server, "tide"))
+    assert archived(status.tables.root, "tide").equals(in_log(server, "tide"))

@@ -154,9 +154,9 @@ def _kind(place: Place, name: str, options: Options | None) -> EventType | Gener
     settings = place.settings
     try:
         if options is not None:
-            from aviso_server.spark.catalogue import event_types, fetch_catalogue
+            from aviso_server.spark.catalogue import event_type_of, fetch_catalogue
 
-            return event_types([name], fetch_catalogue(options))[name]
+            return event_type_of(name, fetch_catalogue(options))
         if not settings.event_types:
             raise PipelineError(
                 f"nothing is known of event type '{name}', so there is nothing to check rows by: name the "

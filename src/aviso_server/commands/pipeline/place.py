@@ -130,7 +130,6 @@ def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[
     """Hold the archive for this command; end it with a clear word if something is in the way."""
     if with_spark:
         say_that_spark_starts()
-    from aviso_server.lake.previous import refuse_previous
     from aviso_server.spark.archiver import Archiver  # Spark is large: only who needs it waits for it
 
     archiver = Archiver(place.path, place.work, place.spark)
@@ -141,8 +140,7 @@ def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[
         if with_spark:
             archiver.open()
         else:
-            refuse_previous(archiver.status.root)
-            archiver.status.read()
+            archiver.look()
         yield archiver
     except PipelineError as error:
         fail(str(error))
@@ -157,20 +155,13 @@ def kept(place: Place, with_spark: bool = True, alone: bool = True) -> Iterator[
 @contextmanager
 def spark_session(place: Place, name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """Open Spark for this command; PipelineError if it does not start. A session that was open before stays open."""
-    from aviso_server.spark.session import has_session, open_session, reason
+    from aviso_server.spark.session import close_session, open_session
 
-    borrowed = has_session()
-    try:
-        session = open_session(place.work / "spark", place.spark, name, settings)
-    except PipelineError:
-        raise
-    except Exception as error:  # Spark has many ways to say that Java is gone
-        raise PipelineError(f"Spark does not start: {reason(error)}") from None
+    session = open_session(place.work / "spark", place.spark, name, settings)
     try:
         yield session
     finally:
-        if not borrowed:
-            session.stop()
+        close_session(session)
 
 
 def say_that_spark_starts() -> None:
