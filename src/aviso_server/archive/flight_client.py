@@ -275,12 +275,10 @@ class Slots:
 
     @property
     def taken(self) -> int:
-        """How many read."""
         return len(self._taken)
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
         return len(self._waiting)
 
     @asynccontextmanager

@@ -30,14 +30,12 @@ class View:
         self._through = through
 
     def add(self, removal: Removal) -> None:
-        """Add one."""
         if removal.kind == "wipe":
             self._through = max(self._through, removal.sequence)
         else:
             self._deleted.add(removal.sequence)
 
     def visible(self, notifications: Sequence[Notification]) -> Sequence[Notification]:
-        """Return those that may be seen."""
         if not self._deleted and not self._through:
             return notifications
         if isinstance(notifications, Run):
@@ -66,12 +64,10 @@ class Journal:
         await self._in_thread(self._open)
 
     async def close(self) -> None:
-        """Let go of the file."""
         await self._in_thread(self._close)
         self._thread.shutdown(wait=False)
 
     async def add(self, removal: Removal) -> None:
-        """Write a removal down; it is hidden from now on. LogUnavailable if it could not be written."""
         await self._in_thread(partial(self._append, removal, False))
         self._pending[removal] = None
         if removal.kind == "wipe":
@@ -87,7 +83,6 @@ class Journal:
         await self._in_thread(partial(self._append, removal, True))
 
     def hides(self, stream: str, sequence: int) -> bool:
-        """Return True if the notification is about to go."""
         return sequence <= self._wiped.get(stream, 0) or Removal("delete", stream, sequence) in self._pending
 
     def hidden(self, stream: str) -> tuple[int, Sequence[int]]:

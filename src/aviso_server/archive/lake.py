@@ -127,7 +127,6 @@ class Lake:
         ]
 
     async def close(self) -> None:
-        """End the pipeline process and let go of everything."""
         for task in self._tasks:
             task.cancel()
         await self.supervisor.stop()
@@ -159,12 +158,10 @@ class Lake:
         return found
 
     async def streams(self) -> Sequence[str]:
-        """The streams that are archived, sorted."""
         return sorted(stream for stream, covered in self.known.streams.items() if covered.last)
 
     @property
     def reachable(self) -> bool:
-        """True while the pipeline process runs."""
         return self.supervisor.state == "running" and self.supervisor.address is not None
 
     async def version_at(self, stream: str, time: int) -> Version:
@@ -529,7 +526,6 @@ class Known:
 
     @property
     def streams(self) -> Mapping[str, Coverage]:
-        """All that is known."""
         return self._coverages
 
     def of(self, stream: str) -> Coverage | None:

@@ -65,7 +65,6 @@ class LastAudit:
         self.result: AuditResult | None = None  # None if there was none
 
     async def look(self) -> None:
-        """Read the result of the last audit if it is new."""
         await asyncio.to_thread(self._look)
 
     def _look(self) -> None:

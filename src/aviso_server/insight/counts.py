@@ -97,7 +97,6 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many notifications the tables count."""
         return sum(each.count for each in self.days)
 
 
@@ -114,7 +113,6 @@ def stored_state(root: str, stream: str) -> State | None:
 
 
 def folder_of(root: str, stream: str) -> str:
-    """The folder with the tables of a stream."""
     return f"{root.rstrip('/')}/{FOLDER}/{_PREFIX}{quote(stream, safe='')}"
 
 
@@ -124,12 +122,10 @@ def stream_of(folder_name: str) -> str | None:
 
 
 def table_name(table: str, day: int, generation: int) -> str:
-    """The name of a file."""
     return f"{table}-{day_text(day)}-{generation:08d}.parquet"
 
 
 def table_names(days: Iterable[Day]) -> set[str]:
-    """The names of all files of these days."""
     return {table_name(table, each.day, each.generation) for each in days for table in each.tables}
 
 

@@ -40,7 +40,6 @@ class _Group(msgspec.Struct, frozen=True):
 
 
 def run_here(work: Callable[[Any], Iterable[Any]], items: Sequence[Any]) -> Iterable[Any]:
-    """Do the work in this process."""
     return [result for item in items for result in work(item)]
 
 

@@ -74,7 +74,6 @@ class DataFile(msgspec.Struct, frozen=True, order=True):
 
     @property
     def name(self) -> str:
-        """Its path in the folder of its table."""
         return self.path.rpartition("/")[2]
 
 
@@ -101,7 +100,6 @@ class NewFile(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its path in the folder of its table."""
         return self.path.rpartition("/")[2]
 
 

@@ -33,7 +33,6 @@ class Removed(msgspec.Struct, frozen=True):
     deleted: tuple[int, ...] = ()  # and these, ascending
 
     def hides(self, sequence: int) -> bool:
-        """Return True if the notification of this sequence must not be shown."""
         return sequence <= self.wiped_through or sequence in self.deleted
 
     def within(self, first: int, last: int) -> tuple[int, ...]:

@@ -86,7 +86,6 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of the files."""
         return frozenset(each.name for each in self.files)
 
     @cached_property
@@ -110,7 +109,6 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
 
 
 def stream_folder(root: str, stream: str) -> str:
-    """The folder of a stream's table."""
     name = quote(stream, safe="").replace(_ESCAPE, "%7E").replace("%", _ESCAPE)
     if name[:1] in ("_", "."):  # would not be read as data
         name = f"{_ESCAPE}{ord(name[0]):02X}{name[1:]}"

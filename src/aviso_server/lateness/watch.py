@@ -149,7 +149,6 @@ class Following:
                 await asyncio.sleep(_MOMENT)  # heard of, but not to be read yet
 
     def close(self) -> None:
-        """Hear no more."""
         self._live = False
         if self._subscription is not None:
             self._subscription.cancel()
@@ -255,7 +254,6 @@ class Watch:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to watch."""
         self._running = asyncio.create_task(self._run(), name="lateness")
 
     async def stop(self) -> None:

@@ -179,7 +179,6 @@ class ArchiveStatus:
         return self.snapshot(stream).watermark
 
     def watermarks(self) -> dict[str, int]:
-        """Return the last sequence of every stream."""
         with self._lock:
             return {stream: each.watermark for stream, each in self._snapshots.items() if each.watermark}
 
@@ -208,7 +207,6 @@ class ArchiveStatus:
             return dict(self._log)
 
     def describe(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
         shown = {name: msgspec.to_builtins(each) for name, each in self.streams().items()}
         silent = 0.0 if self.heard is None else time.monotonic() - self.heard
         job = {"state": self.state, "last_error": self.last_error, "rows": self.rows, "silent": silent}
@@ -249,7 +247,6 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
     password: str | None = None
 
     def connection(self) -> Options:
-        """Return how to reach the server."""
         given = {"url": self.url, "token": self.token, "username": self.username, "password": self.password}
         return read_options({name: value for name, value in given.items() if value is not None})
 
@@ -285,7 +282,6 @@ class Archiver:
         self._lockfile = lockfile
 
     def unlock(self) -> None:
-        """Let others archive."""
         if self._lockfile is not None:
             self._lockfile.release()
             self._lockfile = None
@@ -339,7 +335,6 @@ class Archiver:
 
     @property
     def session(self) -> SparkSession:
-        """Spark, once it is open."""
         assert self._session is not None
         return self._session
 
@@ -356,7 +351,6 @@ class Archiver:
         return process is None or process.poll() is None
 
     def cold(self) -> ColdReplay:
-        """Return the reader of the archive."""
         with self._making:
             if self._reader is None:
                 from aviso_server.spark.cold_replay import ColdReplay
@@ -427,7 +421,6 @@ class Archiver:
         return Compactor(self.status.tables, run=partial(run_tasks, self._session))
 
     def close(self) -> None:
-        """Let go of Spark and of the archive."""
         if self._reader is not None:
             self._reader.close()
         if self._session is not None:

@@ -79,7 +79,6 @@ class Evidence(msgspec.Struct, frozen=True):
     trimmed: int = 0  # in the log: its limits may have removed everything up to here
 
     def unexplained(self, missing: Sequence[Range], in_log: bool) -> list[Range]:
-        """Return what nothing explains."""
         return without_ranges(missing, [*self.wiped, *self.deleted, *self._retention(in_log)])
 
     def explained(self, missing: Sequence[Range], in_log: bool) -> Explained:
@@ -306,7 +305,6 @@ class _Weighing:
         return Explained(one.deleted + other.deleted, one.wiped + other.wiped, one.retention + other.retention)
 
     def defects(self) -> list[Defect]:
-        """Return all of them, by sequence."""
         rows = {each: None for found in self._found for each in found.defects}
         holes = [*self._holes(), *self._damaged()]
         if self._archived > self._view.last and self._view.whole:
@@ -613,11 +611,9 @@ class _Group(msgspec.Struct, frozen=True):
 
     @property
     def in_log(self) -> bool:
-        """Return whether the log has some of it."""
         return self.first <= min(self.last, self.view.last)
 
     def mended(self, reason: str | None = None) -> Mended:
-        """Return what came of it."""
         return Mended(self.view.stream, self.first, self.last, reason)
 
 

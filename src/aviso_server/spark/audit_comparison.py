@@ -87,11 +87,9 @@ class Defect(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Count its sequences."""
         return self.last - self.first + 1
 
     def alike(self, other: Defect) -> bool:
-        """Return True if the same is wrong with others."""
         names = ("kind", "where", "repairable", "reason")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
@@ -139,13 +137,10 @@ class StreamAudit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Count the sequences that have a defect; one that has two counts twice."""
         return sum(each.count for each in self.defects)
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one audit."""
-
     at: str
     seconds: float
     archive: str | None
@@ -157,12 +152,10 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         return overall(each.verdict for each in self.streams.values())
 
     def describe(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         return {"verdict": self.verdict, **shown}
 
     def summary(self) -> dict[str, Any]:
-        """Return what the verdict file says."""
         streams = {
             name: {
                 "event_type": each.event_type,
@@ -181,7 +174,6 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """Sum verdicts up."""
     found = set(verdicts)
     return "defects" if "defects" in found else "unchecked" if "unchecked" in found or not found else "clean"
 
@@ -247,7 +239,6 @@ class FormCheck:
 
     @property
     def shaped(self) -> bool:
-        """Return whether the event type has a polygon or a point cloud."""
         return isinstance(self._kind, EventType) and self._kind.shaped
 
     def __getstate__(self) -> dict[str, Any]:
@@ -464,7 +455,6 @@ class LogReader(msgspec.Struct, frozen=True):
     bounded: bool  # it knows where to stop
 
     def rows(self, first: int, last: int) -> pa.Table:
-        """Return the notifications from one sequence to another."""
         wanted = SequenceRange(self.event_type, first, last, self.identifier, self.bounded)
         found = [pa.Table.from_batches([each]).cast(_ROW) for each in self.reader.read(wanted)]
         return pa.concat_tables([_ROW.empty_table(), *found])
@@ -484,7 +474,6 @@ class Slice(msgspec.Struct, frozen=True):
 
     @property
     def warm(self) -> bool:
-        """Return True if the log is read."""
         return self.log_to >= self.first
 
 

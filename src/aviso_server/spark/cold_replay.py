@@ -120,7 +120,6 @@ class ColdReplay:
             return scan.last_until(table, snapshot, time_ns)
 
     def close(self) -> None:
-        """Release the threads."""
         for executor in (self._working, self._beginning):
             executor.shutdown(wait=False, cancel_futures=True)
 
@@ -136,7 +135,6 @@ class Turns:
         """What has been begun or waits in line, and may be done by now."""
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> Future[Result]:
-        """Have something done."""
         self._given += 1
         executor = self._beginning if self._given <= _FIRST_TURNS else self._working
         future = executor.submit(work, *arguments)

@@ -447,7 +447,6 @@ class Rollup:
         return len(hours)
 
     def forget(self, stream: str) -> None:
-        """Remove the tables of a stream that is not in the archive any more."""
         remove(folder_of(self._root, stream))
 
     def _touched(

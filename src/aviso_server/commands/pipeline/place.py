@@ -201,7 +201,6 @@ def connection(place: Place, token: str | None, user: str | None, **more: str) -
 
 
 def ask_streams(url: str, headers: dict[str, str]) -> dict[str, LogStream]:
-    """Ask a running server for its streams."""
     from aviso_server.spark.archiver import fetch_streams
 
     with connected(url, headers) as client:

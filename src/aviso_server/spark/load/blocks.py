@@ -168,7 +168,6 @@ class _Part:
         self._rows = 0  # that wait
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take some more rows."""
         if batch.num_rows:
             self._waiting.append(batch)
             self._rows += batch.num_rows
@@ -176,13 +175,11 @@ class _Part:
             self._write()
 
     def finish(self) -> None:
-        """Give the file its name: all rows are there."""
         self._write()
         self._writer.close()
         self._draft.replace(self._path)
 
     def abandon(self) -> None:
-        """Leave nothing behind: something went wrong."""
         self._writer.close()
         self._draft.unlink(missing_ok=True)
 

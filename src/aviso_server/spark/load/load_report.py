@@ -47,8 +47,6 @@ _LIMIT = re.compile(r"([0-9]+)|([0-9]+(?:\.[0-9]+)?)%")
 
 
 class Reason(msgspec.Struct, frozen=True, order=True):
-    """A rule that rows broke."""
-
     code: str
     field: str
     rule: str
@@ -63,7 +61,6 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def taken(self) -> int:
-        """Count the rows that were taken."""
         return self.rows - self.refused
 
     def ranked(self) -> list[tuple[Reason, int]]:
@@ -71,7 +68,6 @@ class Summary(msgspec.Struct, frozen=True):
         return sorted(self.reasons, key=lambda each: (-each[1], each[0]))
 
     def describe(self) -> dict[str, Any]:
-        """Return it as JSON values."""
         reasons = [
             {"code": reason.code, "field": reason.field or None, "reason": reason.rule, "rows": count}
             for reason, count in self.ranked()
@@ -99,12 +95,10 @@ class Tally:
             self._reasons[reason] += times
 
     def summary(self) -> Summary:
-        """Return all of it."""
         return Summary(self.rows, self._reasons.total(), list(self._reasons.items()))
 
 
 def summed(parts: Sequence[Summary]) -> Summary:
-    """Add several up."""
     reasons: Counter[Reason] = Counter()
     for part in parts:
         for reason, count in part.reasons:

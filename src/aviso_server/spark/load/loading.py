@@ -147,11 +147,9 @@ class Loading:
         return import_history(self._session, root, self._event_type, self._work, told=told)
 
     def report(self) -> LoadReport:
-        """Return what came of the check."""
         return LoadReport(summary=self.summary, quarantine=None if self.quarantined is None else str(self.quarantined))
 
     def close(self) -> None:
-        """Remove what was left for the next step."""
         shutil.rmtree(self._work, ignore_errors=True)
 
     def _items(self) -> list[ItemPart]:
