@@ -26,7 +26,7 @@ each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"
 def metrics_of(expression: str) -> set[str]:
     """The metrics that an expression reads."""
     bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|\bby \([^)]*\)", "", expression)
-    words = set(re.findall(r"\b[a-z_]+\b(?!\s*\()", bare)) - {"and", "le", "by"}
+    words = set(re.findall(r"\b[a-z_]+\b(?!\s*\()", bare)) - {"and", "or", "le", "by"}
     return {re.sub(r"_bucket$", "", word) for word in words}
 
 
