@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from aviso_server.config import inspect, shown
-from aviso_server.config.conversion import ENTRY_KEYS, settings_keys
+from aviso_server.config.reading import ENTRY_KEYS, settings_keys
 from aviso_server.config.settings import Duration, Roles, Secret, Settings
 from aviso_server.config.sources import Node, read_yaml
 from tests.config.configurations import inspected

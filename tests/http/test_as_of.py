@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ("replay", "as_of=", "INVALID_REPLAY_REQUEST", "as_of cannot be empty"),
         ("replay", "as_of=2025-01-15", "INVALID_REPLAY_REQUEST", "a day alone has no time"),
         ("replay", "as_of=2999-01-01T00:00:00Z", "INVALID_REPLAY_REQUEST", "as_of lies in the future"),
-        ("replay", f"as_of={PAST}&as_of={PAST}", "INVALID_REPLAY_REQUEST", "as_of must be given once"),
+        ("replay", f"as_of={PAST}&as_of={PAST}", "INVALID_REPLAY_REQUEST", "Parameter 'as_of' is given twice"),
         ("replay", f"as_of={quote('x' * 2000)}", "INVALID_REPLAY_REQUEST", "The query is longer than 1024 bytes"),
     ],
 )

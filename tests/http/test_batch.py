@@ -230,7 +230,8 @@ def test_only_bad_ones(api: Client) -> None:
         (b'{"notifications":[]}', "", "INVALID_REQUEST_SHAPE", "must be a JSON array"),
         (b"null", "", "INVALID_REQUEST_SHAPE", "must be a JSON array"),
         (b"[]", "?all_or_nothing=yes", "INVALID_NOTIFICATION_REQUEST", "must be true or false; got 'yes'"),
-        (b"[]", "?all_or_nothin=true", "INVALID_NOTIFICATION_REQUEST", "accepted: all_or_nothing"),
+        (b"[]", "?dry_run=true&dry_run=false", "INVALID_NOTIFICATION_REQUEST", "'dry_run' is given twice"),
+        (b"[]", "?all_or_nothin=true", "INVALID_NOTIFICATION_REQUEST", "accepted are all_or_nothing, dry_run"),
     ],
 )
 def test_a_bad_envelope_is_refused(api: Client, batch: bytes, query: str, code: str, words: str) -> None:

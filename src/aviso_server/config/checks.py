@@ -16,7 +16,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from aviso_server.config.conversion import switch
 from aviso_server.config.settings import (
     Application,
     Archive,
@@ -523,24 +522,20 @@ def check_ecpds(root: Node, settings: Settings, findings: Findings) -> None:
         return
     _values(settings.ecpds, findings)
     match_key = settings.ecpds.match_key
-    for name in users if match_key else []:
-        entry = root.members["notification_schema"].members[name]
-        if not _demanded(entry, match_key or ""):
-            key = f"notification_schema.{name}.identifier"
-            findings.refuse(key, f"ecpds.match_key '{match_key}' must be a field with required: true", "that field")
-        _routed(settings, name, match_key or "", findings)
-
-
-def _routed(settings: Settings, name: str, match_key: str, findings: Findings) -> None:
-    """Refuse a match key that is not part of the event type's topics: every check needs its one exact value."""
-    event_type = next((each for each in settings.event_types if each.name == name), None)
-    if event_type is None or match_key not in event_type.fields:
-        return
-    if isinstance(event_type.fields[match_key], SpatialField):
-        findings.refuse("ecpds.match_key", f"'{match_key}' is a spatial field of event type '{name}'", "another field")
-    elif match_key not in event_type.key_order:
-        key = f"notification_schema.{name}.topic.key_order"
-        findings.refuse(key, f"must list ecpds.match_key '{match_key}'", "the match key among the other fields")
+    for event_type in settings.event_types:
+        if event_type.name not in users or not match_key:
+            continue
+        key, field = f"notification_schema.{event_type.name}", event_type.fields.get(match_key)
+        if field is None or not field.required:
+            message = f"ecpds.match_key '{match_key}' must be a field with required: true"
+            findings.refuse(f"{key}.identifier", message, "that field")
+        # every check needs the one exact value, which the topic has
+        if isinstance(field, SpatialField):
+            message = f"'{match_key}' is a spatial field of event type '{event_type.name}'"
+            findings.refuse("ecpds.match_key", message, "another field")
+        elif field is not None and match_key not in event_type.key_order:
+            message = f"must list ecpds.match_key '{match_key}'"
+            findings.refuse(f"{key}.topic.key_order", message, "the match key among the other fields")
 
 
 def _values(ecpds: Ecpds, findings: Findings) -> None:
@@ -560,13 +555,3 @@ def _values(ecpds: Ecpds, findings: Findings) -> None:
     for name in _COUNTS:
         if getattr(ecpds, name) == 0:
             findings.refuse(f"ecpds.{name}", "0 is out of range", "a whole number, 1 or more")
-
-
-def _demanded(entry: Node, match_key: str) -> bool:
-    identifier = entry.find("identifier")
-    field = identifier.members.get(match_key) if identifier else None
-    required = field.find("required") if field else None
-    try:
-        return required is not None and switch(required.text or "")
-    except ValueError:
-        return False

@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
 
 import brotli
 import msgspec
@@ -18,7 +19,7 @@ from aviso_server.delivery.clients import ClientWriter, Send
 from aviso_server.errors import InvalidRequest, MalformedRequest, RequestError
 from aviso_server.http.response import Headers, HttpError
 from aviso_server.model.event_type import MAX_PAYLOAD_DEPTH
-from aviso_server.model.json_text import MAX_DEPTH, deeper_than, loads, most_values
+from aviso_server.model.json_text import MAX_DEPTH, deeper_than, loads, most_values, quoted
 
 if TYPE_CHECKING:
     from aviso_server.http.app import Route, Service
@@ -470,6 +471,9 @@ def new_request_id() -> str:
     return next(_ids)
 
 
+_MAX_QUERY = 1024  # bytes
+
+
 class Request:
     """One HTTP request: who sent it, what it asks for, and the service that answers it."""
 
@@ -485,11 +489,23 @@ class Request:
         self._receive = receive
         self._send = send
 
-    @property
-    def query(self) -> bytes:
-        """The query string as it was sent."""
-        found: bytes = self.scope["query_string"]
-        return found
+    def parameters(self, accepted: Sequence[str], others: bool = False) -> dict[str, str]:
+        """Return the accepted parameters of the query; InvalidRequest for one given twice or refused."""
+        query, given = self.scope["query_string"], dict[str, str]()
+        if others and not any(name.encode() in query for name in accepted):
+            return given
+        if len(query) > _MAX_QUERY:
+            raise InvalidRequest(f"The query is longer than {_MAX_QUERY} bytes")
+        for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+            if name in given:
+                raise InvalidRequest(f"Parameter '{name}' is given twice", field=name)
+            if name in accepted:
+                given[name] = value
+            elif not others:
+                raise InvalidRequest(
+                    f"Unknown parameter {quoted(name)}; accepted are {', '.join(accepted)}", field=name
+                )
+        return given
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of a header, None if it was not sent."""

@@ -123,102 +123,48 @@ class ErrorKind(msgspec.Struct, frozen=True):
     when: str
 
 
-ERRORS = {
-    kind.code: kind
-    for kind in (
-        ErrorKind("INVALID_JSON", 400, None, "The body is not JSON."),
-        ErrorKind("UNKNOWN_FIELD", 400, None, "The body has a member that no request has."),
-        ErrorKind("INVALID_REQUEST_SHAPE", 400, None, "A member is missing or has the wrong JSON type."),
-        ErrorKind(
-            "UNKNOWN_EVENT_TYPE", 400, "unknown_event_type", "The event type is not configured; the server is strict."
-        ),
-        *(
-            ErrorKind(
-                f"INVALID_{name}_REQUEST",
-                400,
-                None,
-                "A field, an area, a start or an end is not acceptable; `message` names it and says what is accepted.",
-            )
-            for name in ("NOTIFICATION", "WATCH", "REPLAY", "SUBSCRIPTION")
-        ),
-        ErrorKind(
-            "BATCH_REFUSED",
-            400,
-            None,
-            "All or nothing was asked for, and not all can be accepted; `faults` lists the first hundred that cannot.",
-        ),
-        ErrorKind(
-            "INVALID_INSIGHT_REQUEST",
-            400,
-            "Invalid Insight Request",
-            "A parameter is not acceptable; `message` names it and says what is accepted.",
-        ),
-        ErrorKind("UNAUTHORIZED", 401, "unauthorized", "Credentials are missing or wrong."),
-        ErrorKind(
-            "FORBIDDEN",
-            403,
-            "forbidden",
-            "The credentials do not allow this, or a browser sent it for a page of another site or under an unknown "
-            "host name.",
-        ),
-        ErrorKind(
-            "INSIGHT_NOT_FOUND", 404, "not_found", "There is nothing of that name, or not yet; `message` says which."
-        ),
-        ErrorKind(
-            "SUBSCRIPTION_NOT_FOUND",
-            404,
-            "not_found",
-            "There is no subscription of that name or id, or it belongs to somebody else.",
-        ),
-        ErrorKind(
-            "TOO_MANY_SUBSCRIPTIONS",
-            403,
-            "forbidden",
-            "The caller, or the server, has as many subscriptions as it may; `message` says which limit it is.",
-        ),
-        ErrorKind("SUBSCRIPTION_EXISTS", 409, "conflict", "The caller has a subscription of that name already."),
-        ErrorKind(
-            "IDEMPOTENCY_KEY_IN_DOUBT",
-            409,
-            None,
-            "An earlier publish under this key was interrupted, and it is unknown whether it was stored.",
-        ),
-        ErrorKind(
-            "IDEMPOTENCY_KEY_REUSED",
-            422,
-            None,
-            "The idempotency key was used for other content before; nothing was stored.",
-        ),
-        ErrorKind(
-            "TOO_MANY_REQUESTS",
-            429,
-            "too_many_requests",
-            "This client asks too often or has too many connections; `Retry-After` says when to try again.",
-        ),
-        ErrorKind(
-            "NOTIFICATION_PROCESSING_FAILED",
-            500,
-            "Notification Processing Failed",
-            "Known from other servers of this protocol; this one says INVALID_NOTIFICATION_REQUEST instead.",
-        ),
-        ErrorKind(
-            "NOTIFICATION_STORAGE_FAILED",
-            500,
-            "Notification Storage Failed",
-            "The notification could not be stored; it was not published.",
-        ),
-        ErrorKind(
-            "SSE_STREAM_INITIALIZATION_FAILED", 500, "SSE stream creation failed", "The stream could not be opened."
-        ),
-        ErrorKind("INTERNAL_ERROR", 500, "internal_error", "The server could not handle the request."),
-        ErrorKind(
-            "SERVICE_UNAVAILABLE",
-            503,
-            "service_unavailable",
-            "The server is too busy, or a service it asks about credentials does not answer.",
-        ),
-    )
-}
+_INVALID = "A field, an area, a start or an end is not acceptable; `message` names it and says what is accepted."
+
+# A table reads best with its own line breaks.
+# fmt: off
+ERRORS = {code: ErrorKind(code, status, label, when) for code, status, label, when in (
+    ("INVALID_JSON", 400, None, "The body is not JSON."),
+    ("UNKNOWN_FIELD", 400, None, "The body has a member that no request has."),
+    ("INVALID_REQUEST_SHAPE", 400, None, "A member is missing or has the wrong JSON type."),
+    ("UNKNOWN_EVENT_TYPE", 400, "unknown_event_type", "The event type is not configured; the server is strict."),
+    ("INVALID_NOTIFICATION_REQUEST", 400, None, _INVALID),
+    ("INVALID_WATCH_REQUEST", 400, None, _INVALID),
+    ("INVALID_REPLAY_REQUEST", 400, None, _INVALID),
+    ("INVALID_SUBSCRIPTION_REQUEST", 400, None, _INVALID),
+    ("BATCH_REFUSED", 400, None,
+     "All or nothing was asked for, and not all can be accepted; `faults` lists the first hundred that cannot."),
+    ("INVALID_INSIGHT_REQUEST", 400, "Invalid Insight Request",
+     "A parameter is not acceptable; `message` names it and says what is accepted."),
+    ("UNAUTHORIZED", 401, "unauthorized", "Credentials are missing or wrong."),
+    ("FORBIDDEN", 403, "forbidden",
+     ("The credentials do not allow this, or a browser sent it for a page of another site or under an unknown host "
+      "name.")),
+    ("INSIGHT_NOT_FOUND", 404, "not_found", "There is nothing of that name, or not yet; `message` says which."),
+    ("SUBSCRIPTION_NOT_FOUND", 404, "not_found",
+     "There is no subscription of that name or id, or it belongs to somebody else."),
+    ("TOO_MANY_SUBSCRIPTIONS", 403, "forbidden",
+     "The caller, or the server, has as many subscriptions as it may; `message` says which limit it is."),
+    ("SUBSCRIPTION_EXISTS", 409, "conflict", "The caller has a subscription of that name already."),
+    ("IDEMPOTENCY_KEY_IN_DOUBT", 409, None,
+     "An earlier publish under this key was interrupted, and it is unknown whether it was stored."),
+    ("IDEMPOTENCY_KEY_REUSED", 422, None, "The idempotency key was used for other content before; nothing was stored."),
+    ("TOO_MANY_REQUESTS", 429, "too_many_requests",
+     "This client asks too often or has too many connections; `Retry-After` says when to try again."),
+    ("NOTIFICATION_PROCESSING_FAILED", 500, "Notification Processing Failed",
+     "Known from other servers of this protocol; this one says INVALID_NOTIFICATION_REQUEST instead."),
+    ("NOTIFICATION_STORAGE_FAILED", 500, "Notification Storage Failed",
+     "The notification could not be stored; it was not published."),
+    ("SSE_STREAM_INITIALIZATION_FAILED", 500, "SSE stream creation failed", "The stream could not be opened."),
+    ("INTERNAL_ERROR", 500, "internal_error", "The server could not handle the request."),
+    ("SERVICE_UNAVAILABLE", 503, "service_unavailable",
+     "The server is too busy, or a service it asks about credentials does not answer."),
+)}
+# fmt: on
 """All kinds of errors by code."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["INSIGHTS", "InsightList", "Insights", "get_insight", "list_insight"]
 
-_PARAMETERS = ("from", "to", "field")
-_MAX_QUERY = 1024  # bytes
 _MAX_INSIGHTS = 2  # answers about the archive that are put together at a time
 
 Seconds = Annotated[int, Meta(description="Seconds; less than 1/32 towards zero.")]
@@ -233,7 +231,7 @@ async def get_insight(request: Request) -> Response:
     if not service.insights.available:
         raise _nothing("The archive is not on this machine; 'aviso-server pipeline report' can read its insight")
     try:
-        found = await service.insights.answer(event_type.base, name, *_query(request.query))
+        found = await service.insights.answer(event_type.base, name, *_asked(request))
     except InvalidRequest as error:
         raise HttpError.of("INVALID_INSIGHT_REQUEST", error.message, details=error.details) from None
     if found is None:
@@ -256,17 +254,9 @@ def _check(request: Request, event_type: EventType | GenericType) -> None:
         raise forbidden(f"Insight of event type '{event_type.name}' is for administrators: it is about all of it")
 
 
-def _query(text: bytes) -> tuple[int | None, int | None, str | None]:
+def _asked(request: Request) -> tuple[int | None, int | None, str | None]:
     """Read `from`, `to` and `field`; InvalidRequest names what is wrong."""
-    if len(text) > _MAX_QUERY:
-        raise InvalidRequest(f"The query is longer than {_MAX_QUERY} bytes")
-    given: dict[str, str] = {}
-    for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
-        if name not in _PARAMETERS:
-            raise InvalidRequest(f"Unknown parameter '{name}'; accepted are {', '.join(_PARAMETERS)}", field=name)
-        if name in given:
-            raise InvalidRequest(f"Parameter '{name}' is given twice", field=name)
-        given[name] = value
+    given = request.parameters(("from", "to", "field"))
     start, end = (parse_instant(name, given[name]) if name in given else None for name in ("from", "to"))
     for name, instant in (("from", start), ("to", end)):
         if instant is not None and instant < 0:

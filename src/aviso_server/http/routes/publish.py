@@ -10,7 +10,6 @@ from hashlib import blake2b
 from operator import itemgetter
 from time import perf_counter
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -130,17 +129,18 @@ async def notify_many(request: Request) -> Response:
     except HttpError as error:
         raise service.limits.note_batch(error) from None
     try:
-        asked = _parameters(request.query)
+        given = request.parameters(("all_or_nothing", "dry_run"))
+        asked = {name: _switch(name, value) for name, value in given.items()}
         content_type = request.header(b"content-type") or b""
         batch = await read_batch(content_type, body, limits.max_batch_items, limits.max_body_bytes)
     except RequestError as error:
         raise http_error(error, NOTIFY) from None
     service.limits.check_batch(batch.size)
     service.tally.batch_sizes.observe(batch.size)
-    key, whole = request.header(_KEY_HEADER), asked["all_or_nothing"]
+    key, whole = request.header(_KEY_HEADER), asked.get("all_or_nothing", False)
     outcomes: list[StoredItem | AcceptableItem | RefusedItem] = []
     for place, (one, stored) in enumerate(
-        await publish(request, batch.runs(), key, whole, dry_run=asked["dry_run"]), 1
+        await publish(request, batch.runs(), key, whole, dry_run=asked.get("dry_run", False)), 1
     ):
         if place % _OUTCOMES_AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -396,22 +396,11 @@ def _batch_refused(checked: Sequence[_Checked | RefusedItem]) -> HttpError:
     )
 
 
-def _parameters(query: bytes) -> dict[str, bool]:
-    """Read the parameters of a batch, all of which are switches."""
-    switches = {"all_or_nothing": False, "dry_run": False}
-    accepted = ", ".join(switches)
-    if len(query) > _MAX_QUERY:
-        raise InvalidRequest(f"The query is longer than {_MAX_QUERY} bytes; accepted: {accepted}")
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        if name not in switches:
-            raise InvalidRequest(f"Unknown parameter {quoted(name)}; accepted: {accepted}", field=name)
-        if value not in ("true", "false"):
-            raise InvalidRequest(f"Parameter '{name}' must be true or false; got {quoted(value)}", field=name)
-        switches[name] = value == "true"
-    return switches
+def _switch(name: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise InvalidRequest(f"Parameter '{name}' must be true or false; got {quoted(value)}", field=name)
+    return value == "true"
 
-
-_MAX_QUERY = 1024  # bytes
 
 # Idempotency keys
 

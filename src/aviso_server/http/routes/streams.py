@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Literal
-from urllib.parse import parse_qsl
 
 from msgspec import Meta
 
@@ -54,7 +53,6 @@ Start = Callable[[], Awaitable[None]]
 
 _RECEIPT = b"receipt"
 _LENIENT = b"handling=lenient"  # required fields may be left out
-_MAX_QUERY = 1024  # bytes
 _STREAMS_AT_ONCE = 256  # that are listed in one turn of the event loop
 _MINIMAL = b"return=minimal"  # what the log keeps, without the columns that are made of it
 
@@ -172,16 +170,10 @@ def _refuse_as_of(request: Request) -> None:
 
 def read_as_of(request: Request) -> int | None:
     """Return the time in the query whose knowledge is asked for; InvalidRequest says what is wrong with it."""
-    if b"as_of" not in request.query:
+    given = request.parameters(("as_of",), others=True)
+    if not given:
         return None
-    if len(request.query) > _MAX_QUERY:
-        raise InvalidRequest(f"The query is longer than {_MAX_QUERY} bytes", field="as_of")
-    values = [value for name, value in parse_qsl(request.query.decode("latin-1"), True) if name == "as_of"]
-    if not values:
-        return None
-    if len(values) > 1:
-        raise InvalidRequest("as_of must be given once", field="as_of")
-    time = parse_instant("as_of", values[0])
+    time = parse_instant("as_of", given["as_of"])
     if time > request.service.clock():
         raise InvalidRequest("as_of lies in the future: nobody knows yet what will be known then", field="as_of")
     return time

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aviso_server.config.conversion import duration, format_duration, integer, size, switch
+from aviso_server.config.reading import duration, format_duration, integer, size, switch
 
 SECOND = 1_000_000_000
 
