@@ -16,7 +16,6 @@ import msgspec
 from aviso_server.commands.terminal import fail
 
 __all__ = [
-    "DEFAULT_URL",
     "Server",
     "configured_url_option",
     "connected",

@@ -520,18 +520,17 @@ def _header(token: str) -> tuple[str | None, str]:
 
 
 def _reason(error: jwt.PyJWTError) -> str:
-    if isinstance(error, jwt.ExpiredSignatureError):
-        return "it has expired"
-    if isinstance(error, jwt.ImmatureSignatureError):
-        return "it is not valid yet"
     if isinstance(error, jwt.MissingRequiredClaimError):
         return f"the claim '{error.claim}' is missing"
-    if isinstance(error, jwt.InvalidAudienceError):
-        return "it was made for another audience"
-    if isinstance(error, jwt.InvalidIssuerError):
-        return "it comes from another issuer"
-    return "it is malformed"
+    return next((words for kind, words in _REASONS.items() if isinstance(error, kind)), "it is malformed")
 
+
+_REASONS = {
+    jwt.ExpiredSignatureError: "it has expired",
+    jwt.ImmatureSignatureError: "it is not valid yet",
+    jwt.InvalidAudienceError: "it was made for another audience",
+    jwt.InvalidIssuerError: "it comes from another issuer",
+}
 
 _DENIED = {401: "unauthorized", 403: "forbidden", 503: "service_unavailable"}
 OUTCOMES = ("success", *_DENIED.values())

@@ -18,7 +18,7 @@ from httptools import HttpParserError, HttpParserInvalidMethodError, HttpParserU
 from uvicorn.server import ServerState
 
 from aviso_server.counters import RequestTally
-from aviso_server.http.limits import LimitName, RequestLimits
+from aviso_server.http.limits import RequestLimits
 from aviso_server.http.request import new_request_id
 
 __all__ = ["HttpConnection", "limited_connection"]
@@ -590,7 +590,7 @@ class HttpConnection(asyncio.Protocol):
         if self.behind:  # we may have stopped reading ourselves
             self._wait(self._timeout_of_body)
             return
-        name: LimitName = "body_timeout" if self._timeout_of_body else "header_timeout"
+        name = "body_timeout" if self._timeout_of_body else "header_timeout"
         self.limits.refused[name] += 1
         # without a single byte of a head there is no request to answer
         exchange = self._receiving

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cachetools import LRUCache
@@ -26,7 +26,7 @@ from aviso_server.model.json_text import compact
 if TYPE_CHECKING:
     from aviso_server.http.request import Request
 
-__all__ = ["Browsers", "Buckets", "Clients", "LimitName", "Memory", "RequestLimits", "resident_bytes"]
+__all__ = ["Browsers", "Buckets", "Clients", "Memory", "RequestLimits", "resident_bytes"]
 
 logger = logging.getLogger(__name__)
 
@@ -144,21 +144,21 @@ class Buckets:
         return wait
 
 
-LimitName = Literal[
-    "body_bytes",
-    "batch_bytes",
-    "batch_items",
-    "identifier_bytes",
-    "polygon_vertices",
-    "connections",
-    "connections_per_client",
-    "requests_per_second",
-    "memory",
-    "header_timeout",
-    "body_timeout",
-    "idle_timeout",
-]
-LIMITS: tuple[LimitName, ...] = get_args(LimitName)
+LIMITS = {
+    "body_bytes": "max_body_bytes",
+    "batch_bytes": "max_batch_bytes",
+    "batch_items": "max_batch_items",
+    "identifier_bytes": "max_identifier_bytes",
+    "polygon_vertices": "max_polygon_vertices",
+    "connections": "max_connections",
+    "connections_per_client": "max_connections_per_client",
+    "requests_per_second": "requests_per_second",
+    "memory": "memory_watermark_bytes",
+    "header_timeout": "header_timeout_seconds",
+    "body_timeout": "body_timeout_seconds",
+    "idle_timeout": "idle_timeout_seconds",
+}
+"""The limits by the name that metrics and log records have for them, each with its setting."""
 
 _BUSY_SECONDS = 5
 
@@ -167,7 +167,7 @@ class RequestLimits:
     """The limits of one server at work."""
 
     def __init__(self, limits: settings.Limits) -> None:
-        self.refused: dict[LimitName, int] = dict.fromkeys(LIMITS, 0)
+        self.refused = dict.fromkeys(LIMITS, 0)
         self.clients = Clients(
             [ipaddress.ip_network(network, strict=False) for network in limits.trusted_proxies],
             limits.max_connections_per_client,
@@ -181,24 +181,9 @@ class RequestLimits:
         self._memory = None if mark is None else Memory(mark)
 
     @property
-    def configured(self) -> dict[LimitName, float]:
+    def configured(self) -> dict[str, float]:
         """The limits that are on."""
-        limits = self._limits
-        values: dict[LimitName, int | None] = {
-            "body_bytes": limits.max_body_bytes,
-            "batch_bytes": limits.max_batch_bytes,
-            "batch_items": limits.max_batch_items,
-            "identifier_bytes": limits.max_identifier_bytes,
-            "polygon_vertices": limits.max_polygon_vertices,
-            "connections": limits.max_connections,
-            "connections_per_client": limits.max_connections_per_client,
-            "requests_per_second": limits.requests_per_second,
-            "memory": limits.memory_watermark_bytes,
-            "header_timeout": limits.header_timeout_seconds,
-            "body_timeout": limits.body_timeout_seconds,
-            "idle_timeout": limits.idle_timeout_seconds,
-        }
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, key in LIMITS.items() if (value := getattr(self._limits, key)) is not None}
 
     @property
     def active(self) -> bool:
@@ -264,7 +249,7 @@ class RequestLimits:
         if isinstance(error, PolygonTooLarge):
             self.refused["polygon_vertices"] += 1
 
-    def _refuse(self, name: LimitName, error: HttpError, closing: bool = False) -> HttpError:
+    def _refuse(self, name: str, error: HttpError, closing: bool = False) -> HttpError:
         self.refused[name] += 1
         error.limit = name
         if closing:

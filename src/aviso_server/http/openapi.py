@@ -33,17 +33,7 @@ from aviso_server.model.json_schema import (
 from aviso_server.model.notification import Notification
 from aviso_server.model.times import ACCEPTED, INSTANT_TEXT, SECOND, SEQUENCE_TEXT, Span
 
-__all__ = [
-    "FRAME_TABLE",
-    "answer_schemas",
-    "asyncapi_document",
-    "cloud_event_schema",
-    "component",
-    "notification_example",
-    "notification_schema",
-    "openapi_document",
-    "parameter",
-]
+__all__ = ["FRAME_TABLE", "asyncapi_document", "component", "notification_schema", "openapi_document", "parameter"]
 
 Schema = dict[str, Any]
 

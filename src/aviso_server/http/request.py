@@ -30,7 +30,6 @@ __all__ = [
     "LINE_TYPES",
     "MAX_VALUES",
     "MEMBERS",
-    "BatchBody",
     "Receive",
     "Request",
     "RequestBody",

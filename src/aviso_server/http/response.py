@@ -45,7 +45,6 @@ __all__ = [
     "Headers",
     "HttpError",
     "Processed",
-    "RequestFault",
     "RequestId",
     "Response",
     "StreamingResponse",
