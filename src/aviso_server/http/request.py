@@ -83,7 +83,7 @@ async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
         body = b"".join(parts)
     if encoding:
         try:
-            body = await _unpacked(_DECODERS[encoding](body), limit)
+            body = await _unpacked(body, _DECODERS[encoding], limit)
         except (zlib.error, brotli.error, zstandard.ZstdError, EOFError) as error:
             raise HttpError(400, f"The body is not valid {encoding.decode()}: {error}") from None
     if len(body) > limit:
@@ -107,15 +107,16 @@ def _unknown(encoding: bytes) -> HttpError:
     return HttpError(415, message, [(b"accept-encoding", accepted.encode())])
 
 
-async def _unpacked(decoder: Iterator[bytes], limit: int) -> bytes:
-    """Join the output of a decoder up to just above the limit; all but the first slices in a thread."""
-    slices = filter(None, decoder)
-    first = next(slices, b"")
-    if len(first) < _SLICE:  # nearly always the whole
-        rest = next(slices, b"")
-        if not rest:
-            return first
-        first += rest
+async def _unpacked(body: bytes, decoder: Callable[[bytes], Iterator[bytes]], limit: int) -> bytes:
+    """Join what a decoder makes, up to just above the limit; in a thread, but for the first slices of a small body."""
+    slices, first = filter(None, decoder(body)), b""
+    if len(body) <= _SLICE:
+        first = next(slices, b"")
+        if len(first) < _SLICE:  # nearly always the whole
+            rest = next(slices, b"")
+            if not rest:
+                return first
+            first += rest
     return await asyncio.to_thread(_joined, first, slices, limit)
 
 
@@ -159,52 +160,22 @@ def _brotli(body: bytes) -> Iterator[bytes]:
 
 
 def _zstd(body: bytes) -> Iterator[bytes]:
-    for frame in _zstd_frames(body):
+    for _ in range(_MAX_MEMBERS):
         # a larger window than the one of RFC 9659 would only be memory that a few bytes can ask for
-        reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(frame)
-        while piece := reader.read(_SLICE):
-            yield piece
-
-
-def _zstd_frames(body: bytes) -> Iterator[memoryview]:
-    """Yield each complete frame: the library stops after the first and does not miss the end of one."""
-    view, at, frames, blocks = memoryview(body), 0, 0, 0
-    if not body:
-        raise EOFError(_CUT_SHORT)
-    while at < len(body):
-        start, frames = at, frames + 1
-        if frames > _MAX_MEMBERS:
-            raise EOFError(f"it has more than {_MAX_MEMBERS} frames")
-        if len(body) - at < 8:
-            raise EOFError(_CUT_SHORT)
-        if body[at + 1 : at + 4] == b"\x2a\x4d\x18" and body[at] & 0xF0 == 0x50:  # skippable
-            at += 8 + int.from_bytes(body[at + 4 : at + 8], "little")
-            if at > len(body):
+        decoder = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+        at = 0
+        while not decoder.eof:
+            if at >= len(body):
                 raise EOFError(_CUT_SHORT)
-            continue
-        if body[at : at + 4] != _ZSTD:
-            raise EOFError("something follows that is no frame of zstd" if at else "it does not begin like zstd")
-        has_checksum = body[at + 4] & 4
-        at += zstandard.frame_header_size(view[at : at + 18])
-        last = False
-        while not last:
-            blocks += 1
-            if at + 3 > len(body):
-                raise EOFError(_CUT_SHORT)
-            if blocks > _MAX_BLOCKS:
-                raise EOFError(f"it has more than {_MAX_BLOCKS} blocks")
-            head = int.from_bytes(body[at : at + 3], "little")
-            last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
-            at += 3 + (1 if kind == _REPEATED else size)
-        at += 4 if has_checksum else 0
-        if at > len(body):
-            raise EOFError(_CUT_SHORT)
-        yield view[start:at]
+            yield decoder.decompress(body[at : at + _BITE])
+            at += _BITE
+        body = decoder.unused_data + body[at:]
+        if not body:
+            return
+    raise EOFError(f"it has more than {_MAX_MEMBERS} frames")
 
 
-_ZSTD = b"\x28\xb5\x2f\xfd"
-_REPEATED = 1  # kind of a block: one byte, so many times
-_MAX_BLOCKS = 4096  # of one body; 64 hold 8 MB
+_BITE = 128  # bytes of zstd that are unpacked at a time: the library takes no limit, and they become 4 MB at most
 _WINDOW = 8 * 1024 * 1024
 
 _DECODERS: dict[bytes, Callable[[bytes], Iterator[bytes]]] = {
