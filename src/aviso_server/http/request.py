@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from random import getrandbits
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -413,32 +413,10 @@ def decode_one(text: bytes) -> Any | RequestError:
         return error.with_traceback(None)  # which leads to all lines, and would keep them
 
 
-_IDS_AT_ONCE = 256  # asking the system for randomness costs more than everything else here
-
-
-_VERSION = bytes(0x40 | each & 0x0F for each in range(256))
-_VARIANT = bytes(0x80 | each & 0x3F for each in range(256))
-
-
-def _request_ids() -> Iterator[str]:
-    while True:
-        random = bytearray(os.urandom(16 * _IDS_AT_ONCE))
-        random[6::16] = random[6::16].translate(_VERSION)
-        random[8::16] = random[8::16].translate(_VARIANT)
-        digits = random.hex()
-        for at in range(0, len(digits), 32):
-            yield (
-                f"{digits[at : at + 8]}-{digits[at + 8 : at + 12]}-{digits[at + 12 : at + 16]}-"
-                f"{digits[at + 16 : at + 20]}-{digits[at + 20 : at + 32]}"
-            )
-
-
-_ids = _request_ids()
-
-
 def new_request_id() -> str:
-    """Return a random UUID of version 4."""
-    return next(_ids)
+    """Return a random UUID of version 4; no secret, and several times faster than `uuid4`, which asks the system."""
+    digits = f"{getrandbits(128):032x}"
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[getrandbits(2)]}{digits[17:20]}-{digits[20:]}"
 
 
 _MAX_QUERY = 1024  # bytes
