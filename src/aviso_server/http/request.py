@@ -48,6 +48,117 @@ T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 """The receive callable of an ASGI server."""
 
+
+def new_request_id() -> str:
+    """Return a random UUID of version 4; no secret, and several times faster than `uuid4`, which asks the system."""
+    digits = f"{getrandbits(128):032x}"
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[getrandbits(2)]}{digits[17:20]}-{digits[20:]}"
+
+
+_MAX_QUERY = 1024  # bytes
+
+
+class Request:
+    """One HTTP request: who sent it, what it asks for, and the service that answers it."""
+
+    __slots__ = ("_receive", "_send", "id", "params", "route", "scope", "service", "user")
+
+    def __init__(self, service: Service, scope: Any, receive: Receive, send: Send) -> None:
+        self.service = service
+        self.scope = scope
+        self.id = new_request_id()
+        self.user: User | None = None  # None for callers without credentials
+        self.route: Route | None = None  # None if no route answers it
+        self.params: Mapping[str, str] = {}  # of the path, decoded
+        self._receive = receive
+        self._send = send
+
+    def parameters(self, accepted: Sequence[str], others: bool = False) -> dict[str, str]:
+        """Return the accepted parameters of the query; InvalidRequest for one given twice or refused."""
+        query, given = self.scope["query_string"], dict[str, str]()
+        if others and not any(name.encode() in query for name in accepted):
+            return given
+        if len(query) > _MAX_QUERY:
+            raise InvalidRequest(f"The query is longer than {_MAX_QUERY} bytes")
+        for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+            if name in given:
+                raise InvalidRequest(f"Parameter '{name}' is given twice", field=name)
+            if name in accepted:
+                given[name] = value
+            elif not others:
+                raise InvalidRequest(
+                    f"Unknown parameter {quoted(name)}; accepted are {', '.join(accepted)}", field=name
+                )
+        return given
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the first value of a header, None if it was not sent."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                found: bytes = value
+                return found
+        return None
+
+    def preferred(self, offered: Sequence[str]) -> str:
+        """Return the media type that the client likes best (Accept)."""
+        accepted = [value.decode("latin-1") for name, value in self.scope["headers"] if name == b"accept"]
+        return _preferred(accepted, offered)
+
+    def prefers(self, preference: bytes) -> bool:
+        """Return whether the client has sent this preference (Prefer)."""
+        preferences = [value.lower().replace(b" ", b"") for name, value in self.scope["headers"] if name == b"prefer"]
+        return any(preference in value.split(b",") for value in preferences)
+
+    def body(self, limit: int | None = None) -> Awaitable[bytes]:
+        """Read the body, decompressed; HttpError if it exceeds the limit, by default limits.max_body_bytes."""
+        most = self.service.settings.limits.max_body_bytes if limit is None else limit
+        return read_body(self.scope["headers"], self._receive, most)
+
+    async def client_left(self) -> None:
+        """Wait until the client has gone or the answer has ended."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def writer(self) -> ClientWriter:
+        """Return the client writer for a stream."""
+        return ClientWriter(self._send, self.scope.get("hang_up"))
+
+
+_PARAMETER = re.compile(r";\s*([^;=\s]+)\s*=\s*(\"(?:[^\"\\]|\\.)*\"|[^;\s]*)")
+_WEIGHT = re.compile(r"0(?:\.\d{0,3})?|1(?:\.0{0,3})?", re.ASCII)
+
+
+def _preferred(headers: Iterable[str], offered: Sequence[str]) -> str:
+    """Pick the offered media type with the highest weight, the earlier of equals, the first if none is accepted.
+
+    Wildcards stand for the first one. The others have to be named, and then win over a wildcard of the same weight.
+    """
+    ranges = [found for header in headers for item in header.split(",") if (found := _range(item)) is not None]
+    usual = offered[0]
+    weights = {name: max((weight for found, weight in ranges if found == name), default=0.0) for name in offered}
+    best = max(offered, key=lambda name: weights[name])
+    if usual in dict(ranges) or not weights[best]:
+        return best if weights[best] else usual
+    wildcards = [weight for found, weight in ranges if found in (f"{usual.partition('/')[0]}/*", "*/*")]
+    return best if weights[best] >= max(wildcards, default=0.0) else usual
+
+
+def _range(item: str) -> tuple[str, float] | None:
+    name, separator, rest = item.partition(";")
+    media_type = name.strip().lower()
+    if "/" not in media_type:
+        return None
+    weight = 1.0
+    for key, value in _PARAMETER.findall(separator + rest):
+        if key.lower() == "q":
+            if _WEIGHT.fullmatch(value) is None:
+                return None
+            weight = float(value)
+    return media_type, weight
+
+
+# The body
+
 _SLICE = 65_536  # bytes that are worked on at a time: a fraction of a millisecond
 _ZLIB = 15  # window bits: a zlib stream; 31: a gzip stream
 _GZIP = 31
@@ -189,6 +300,8 @@ ENCODINGS = tuple(name.decode() for name in _DECODERS if not name.startswith(b"x
 """Accepted values of Content-Encoding."""
 
 
+# One request in JSON
+
 MEMBERS = ("event_type", "identifier", "from_id", "from_date", "to_id", "to_date", "payload")
 _OPTIONAL_TEXTS = frozenset({"from_id", "from_date", "to_id", "to_date"})
 _KNOWN = frozenset(MEMBERS)
@@ -246,6 +359,8 @@ def check_publishable(request: RequestBody) -> None:
 def _wrong_shape(reason: str) -> MalformedRequest:
     return MalformedRequest("INVALID_REQUEST_SHAPE", f"Invalid request body: {reason}")
 
+
+# Many notifications in JSON
 
 LINE_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 """The media types of a body with one notification per line; anything else is an array."""
@@ -411,111 +526,3 @@ def decode_one(text: bytes) -> Any | RequestError:
         return loads(text)
     except MalformedRequest as error:
         return error.with_traceback(None)  # which leads to all lines, and would keep them
-
-
-def new_request_id() -> str:
-    """Return a random UUID of version 4; no secret, and several times faster than `uuid4`, which asks the system."""
-    digits = f"{getrandbits(128):032x}"
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[getrandbits(2)]}{digits[17:20]}-{digits[20:]}"
-
-
-_MAX_QUERY = 1024  # bytes
-
-
-class Request:
-    """One HTTP request: who sent it, what it asks for, and the service that answers it."""
-
-    __slots__ = ("_receive", "_send", "id", "params", "route", "scope", "service", "user")
-
-    def __init__(self, service: Service, scope: Any, receive: Receive, send: Send) -> None:
-        self.service = service
-        self.scope = scope
-        self.id = new_request_id()
-        self.user: User | None = None  # None for callers without credentials
-        self.route: Route | None = None  # None if no route answers it
-        self.params: Mapping[str, str] = {}  # of the path, decoded
-        self._receive = receive
-        self._send = send
-
-    def parameters(self, accepted: Sequence[str], others: bool = False) -> dict[str, str]:
-        """Return the accepted parameters of the query; InvalidRequest for one given twice or refused."""
-        query, given = self.scope["query_string"], dict[str, str]()
-        if others and not any(name.encode() in query for name in accepted):
-            return given
-        if len(query) > _MAX_QUERY:
-            raise InvalidRequest(f"The query is longer than {_MAX_QUERY} bytes")
-        for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-            if name in given:
-                raise InvalidRequest(f"Parameter '{name}' is given twice", field=name)
-            if name in accepted:
-                given[name] = value
-            elif not others:
-                raise InvalidRequest(
-                    f"Unknown parameter {quoted(name)}; accepted are {', '.join(accepted)}", field=name
-                )
-        return given
-
-    def header(self, name: bytes) -> bytes | None:
-        """Return the first value of a header, None if it was not sent."""
-        for key, value in self.scope["headers"]:
-            if key == name:
-                found: bytes = value
-                return found
-        return None
-
-    def preferred(self, offered: Sequence[str]) -> str:
-        """Return the media type that the client likes best (Accept)."""
-        accepted = [value.decode("latin-1") for name, value in self.scope["headers"] if name == b"accept"]
-        return _preferred(accepted, offered)
-
-    def prefers(self, preference: bytes) -> bool:
-        """Return whether the client has sent this preference (Prefer)."""
-        preferences = [value.lower().replace(b" ", b"") for name, value in self.scope["headers"] if name == b"prefer"]
-        return any(preference in value.split(b",") for value in preferences)
-
-    def body(self, limit: int | None = None) -> Awaitable[bytes]:
-        """Read the body, decompressed; HttpError if it exceeds the limit, by default limits.max_body_bytes."""
-        most = self.service.settings.limits.max_body_bytes if limit is None else limit
-        return read_body(self.scope["headers"], self._receive, most)
-
-    async def client_left(self) -> None:
-        """Wait until the client has gone or the answer has ended."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
-    def writer(self) -> ClientWriter:
-        """Return the client writer for a stream."""
-        return ClientWriter(self._send, self.scope.get("hang_up"))
-
-
-_PARAMETER = re.compile(r";\s*([^;=\s]+)\s*=\s*(\"(?:[^\"\\]|\\.)*\"|[^;\s]*)")
-_WEIGHT = re.compile(r"0(?:\.\d{0,3})?|1(?:\.0{0,3})?", re.ASCII)
-
-
-def _preferred(headers: Iterable[str], offered: Sequence[str]) -> str:
-    """Pick the offered media type with the highest weight, the earlier of equals, the first if none is accepted.
-
-    Wildcards stand for the first one. The others have to be named, and then win over a wildcard of the same weight.
-    """
-    ranges = [found for header in headers for item in header.split(",") if (found := _range(item)) is not None]
-    usual = offered[0]
-    weights = {name: max((weight for found, weight in ranges if found == name), default=0.0) for name in offered}
-    best = max(offered, key=lambda name: weights[name])
-    if usual in dict(ranges) or not weights[best]:
-        return best if weights[best] else usual
-    wildcards = [weight for found, weight in ranges if found in (f"{usual.partition('/')[0]}/*", "*/*")]
-    return best if weights[best] >= max(wildcards, default=0.0) else usual
-
-
-def _range(item: str) -> tuple[str, float] | None:
-    name, separator, rest = item.partition(";")
-    media_type = name.strip().lower()
-    if "/" not in media_type:
-        return None
-    weight = 1.0
-    for key, value in _PARAMETER.findall(separator + rest):
-        if key.lower() == "q":
-            if _WEIGHT.fullmatch(value) is None:
-                return None
-            weight = float(value)
-    return media_type, weight
