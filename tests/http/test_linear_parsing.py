@@ -22,6 +22,7 @@ from aviso_server.config.settings import Auth, Deployment, Limits, Secret, Setti
 from aviso_server.diagnostics.otlp import Traces
 from aviso_server.http.app import App
 from aviso_server.http.routes import ROUTES
+from aviso_server.log.base import Log
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.event_type import EventType
 from aviso_server.model.fields import FIELD_TYPES
@@ -199,7 +200,7 @@ PLACES: dict[str, Place] = {
 class Caller:
     """Sends requests to an application and times it."""
 
-    def __init__(self, auth: bool) -> None:
+    def __init__(self, auth: bool, log: Log | None = None) -> None:
         settings = Settings(
             event_types=(PLAIN, AREA, CLOUD),
             strict=auth,
@@ -207,7 +208,7 @@ class Caller:
             limits=Limits(requests_per_second=10**9, trusted_proxies=("127.0.0.1",)),
         )
         traces = Traces(InMemorySpanExporter(), Deployment())
-        self.service = make_service(settings, MemoryLog(10, 10), traces=traces)
+        self.service = make_service(settings, log or MemoryLog(10, 10), traces=traces)
         self.app = App(self.service, ROUTES)
 
     async def __aenter__(self) -> Caller:

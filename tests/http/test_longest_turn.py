@@ -20,10 +20,14 @@ import pytest
 from aviso_server.config.settings import Limits, Settings
 from aviso_server.http.metrics import MetricsApp
 from aviso_server.http.routes import ROUTES
+from aviso_server.log.jetstream.client import BrokerOptions
+from aviso_server.log.jetstream.local_broker import LocalBroker
+from aviso_server.log.jetstream.log import JetStreamLog
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.notification import Draft
 from aviso_server.server.lifecycle import look_for_cycles_rarely
 from aviso_server.server.wiring import make_service
+from tests.harness.broker import single
 from tests.harness.patience import slowness
 from tests.http.test_linear_parsing import SAMPLES, Caller, Request, asking
 from tests.model.event_types import event_type
@@ -251,6 +255,63 @@ def test_wiping_a_large_log_in_memory_does_not_hold_the_loop() -> None:
             return runner.run(wipe())
 
     assert (taken := shortest_of(run)) < MOST, f"{taken * 1000:.0f} ms in one turn"
+
+
+def batch_of(size: int, event_types: int, keyed: bool = False) -> bytes:
+    names = ["plain"] if event_types == 1 else [f"g{number}" for number in range(event_types)]
+    identifier = SAMPLES["plain"] if event_types == 1 else {"a": "1"}
+    items = [asking(names[number % len(names)], identifier, payload=number) for number in range(size)]
+    return json.dumps([{**one, "idempotency_key": f"k{n}"} if keyed else one for n, one in enumerate(items)]).encode()
+
+
+BATCHES: dict[str, Request] = {
+    name: ("POST", "/api/v1/notifications", query, {**JSON, **headers}, body)
+    for name, query, headers, body in (
+        ("plain", b"", {}, batch_of(10_000, 1)),
+        ("all or nothing", b"all_or_nothing=true", {}, batch_of(10_000, 1)),
+        ("all or nothing of many event types", b"all_or_nothing=true", {}, batch_of(10_000, 2000)),
+        ("under a key", b"", {"idempotency-key": "a"}, batch_of(10_000, 1)),
+        ("under keys of their own", b"", {}, batch_of(10_000, 1, keyed=True)),
+        ("of many event types", b"", {}, batch_of(10_000, 500)),
+        ("wipe of many streams", b"", {}, batch_of(10_000, 2000)),
+    )
+}
+ON_A_BROKER = [(name, "jetstream") for name in ("plain", "of many event types")]
+
+
+@pytest.mark.parametrize(("name", "kind"), [*((name, "memory") for name in BATCHES), *ON_A_BROKER])
+def test_a_large_batch_is_stored_in_slices(name: str, kind: str, request: pytest.FixtureRequest) -> None:
+    method, path, query, headers, body = BATCHES[name]
+    broker = request.getfixturevalue("broker") if kind == "jetstream" else None
+
+    async def publish() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MeasuredLoop)
+        log = MemoryLog(10**6, 10**6) if broker is None else JetStreamLog(BrokerOptions(nats_url=broker.url))
+        async with Caller(auth=False, log=log) as caller:
+            for _ in range(2):  # the second time every stream is known
+                await asyncio.sleep(0)
+                loop.longest = 0.0
+                await caller.seconds((method, path, query, headers, body))
+                await asyncio.sleep(0)
+            if name.startswith("wipe"):
+                loop.longest = 0.0
+                await caller.seconds(("DELETE", "/api/v1/admin/wipe/all", b"", {}, b""))
+                await asyncio.sleep(0)
+            return loop.longest
+
+    def run() -> float:
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            return runner.run(publish())
+
+    taken = shortest_of(run)
+    assert taken < MOST * slowness(), f"{taken * 1000:.0f} ms in one turn"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    with single(tmp_path_factory.mktemp("broker")) as running:
+        yield running
 
 
 WATCHERS: dict[str, list[dict[str, Any]]] = {

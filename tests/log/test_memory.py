@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,37 @@ async def test_a_clock_that_goes_back_does_not_turn_times_back() -> None:
     ticks = iter([100, 50, 200])
     async with opened(MemoryLog(max_history_per_topic=9, clock=lambda: next(ticks))) as log:
         assert [(await log.append(draft(n))).time for n in range(3)] == [100, 100, 200]
+
+
+@in_event_loop
+async def test_nothing_comes_between_a_large_batch_and_it_is_finished() -> None:
+    async with opened(MemoryLog(max_history_per_topic=10_000)) as log:
+        large = asyncio.ensure_future(log.append_many([draft(n) for n in range(3000)]))
+        await asyncio.sleep(0)
+        single, several = (
+            asyncio.ensure_future(log.append(draft(1))),
+            asyncio.ensure_future(log.append_many([draft(2)])),
+        )
+        wipe = asyncio.ensure_future(log.wipe("mars"))
+        last = asyncio.ensure_future(log.append(draft(3)))
+        assert not large.done()
+        assert not single.done()
+        large.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await large
+        assert [(await single).sequence, (await several)[0].sequence] == [3001, 3002]
+        assert (await wipe, (await last).sequence) == (3002, 3003)
+        assert await sequences(log, "mars") == [3003]
+
+
+@in_event_loop
+async def test_deleting_the_newest_of_many_topics_keeps_their_order() -> None:
+    async with opened(MemoryLog(max_history_per_topic=2, max_topics=200)) as log:
+        for _ in range(2):
+            await log.append_many([draft(1, topic=f"mars.{number}") for number in range(200)])
+        for number in range(0, 200, 2):  # every other topic is as old as its first notification
+            assert await log.delete("mars", 201 + number)
+        await log.append_many([draft(1, topic=f"mars.new{number}") for number in range(150)])
+        left = {one.topic for one in await everything(log, "mars")}
+        expected = {*range(101, 200, 2)}
+        assert left == {f"mars.{n}" for n in expected} | {f"mars.new{n}" for n in range(150)}

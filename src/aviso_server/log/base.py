@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -555,26 +555,34 @@ class KeyBook(Protocol):
         """Note what was stored just now, or some of it earlier."""
 
 
+_STORED_AT_ONCE = 500
+
+
 def append_once(
     entries: Sequence[Keyed],
     whole: bool,
     book: KeyBook,
     store: Callable[[Sequence[Draft]], Sequence[int]],
     batch: BatchKey | None = None,
-) -> list[Appended | KeyRefused]:
-    """Store what is new; KeyReused if `whole` and one of the keys stands for something else, before any is stored."""
+) -> Iterator[Appended | KeyRefused]:
+    """Store what is new, and yield what became of each.
+
+    KeyReused if `whole` and one of the keys stands for something else, before any is stored.
+    """
     if whole:
         _refuse_reuse(entries, book)
     earlier = None if batch is None else book.get_batch(batch.name)
     if batch is not None and earlier is not None and earlier.content != batch.content:
         raise KeyReused
-    if batch is not None and earlier is None and not any([entry.key for entry in entries]):  # noqa: C419  # quicker
-        sequences = store([entry.draft for entry in entries])
-        book.add_batch(batch.name, KnownBatch(batch.content, dict(zip(batch.places, sequences, strict=True))))
-        return [Appended(sequence) for sequence in sequences]
     known_places = {} if earlier is None else earlier.sequences
     new_places: dict[int, int] = {}
-    outcomes: list[Appended | KeyRefused] = []
+    together = batch is not None and earlier is None and not any([entry.key for entry in entries])  # noqa: C419  # quicker
+    if batch is not None and together:
+        for start in range(0, len(entries), _STORED_AT_ONCE):
+            sequences = store([entry.draft for entry in entries[start : start + _STORED_AT_ONCE]])
+            new_places.update(zip(batch.places[start : start + _STORED_AT_ONCE], sequences, strict=True))
+            yield from map(Appended, sequences)
+        entries = ()
     for number, entry in enumerate(entries):
         key = entry.key
         if key is not None:
@@ -582,21 +590,20 @@ def append_once(
             if known is None:
                 [sequence] = store([entry.draft])
                 book.add(key, sequence)
-                outcomes.append(Appended(sequence))
+                yield Appended(sequence)
             elif known.content == key.content:
-                outcomes.append(Appended(known.sequence, repeated=True))
+                yield Appended(known.sequence, repeated=True)
             else:
-                outcomes.append(KeyReused())
+                yield KeyReused()
         elif batch is None:
-            outcomes.append(Appended(store([entry.draft])[0]))
+            yield Appended(store([entry.draft])[0])
         elif (place := batch.places[number]) in known_places:
-            outcomes.append(Appended(known_places[place], repeated=True))
+            yield Appended(known_places[place], repeated=True)
         else:
             [sequence] = [new_places[place]] = store([entry.draft])
-            outcomes.append(Appended(sequence))
-    if batch is not None and new_places:
+            yield Appended(sequence)
+    if batch is not None and (new_places or together):
         book.add_batch(batch.name, KnownBatch(batch.content, {**known_places, **new_places}))
-    return outcomes
 
 
 def with_own_keys(entries: Sequence[Keyed], batch: BatchKey) -> list[Keyed]:

@@ -12,6 +12,8 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any
 
 import msgspec
 
@@ -44,6 +46,7 @@ _logger = logging.getLogger(__name__)
 
 MOST_KEYS = 100_000
 BATCH_BYTES = 16 * 1024 * 1024  # no batch holds more than about this, unless it is one large notification
+_STORED_AT_ONCE = 500
 _FREED_AT_ONCE = 2000
 
 
@@ -67,8 +70,11 @@ class MemoryLog:
         self._open = False
         self._followers = Followers()
         self._streams: dict[str, _Stream] = {}
+        self._changes = _Changes()
         self._accepted = 0  # over all streams: tells which of two notifications is older
         self._topics: dict[_Key, _Topic] = {}  # in the order of their newest notifications
+        self._older: dict[_Key, _Topic] = {}  # those whose newest one was deleted, in any order
+        self._ages: list[tuple[int, _Key]] = []  # a heap of these with their ages; some of it is not true any more
         self._emptied: dict[_Key, _Topic] = {}  # by deletes: they still count, and leave last
 
     async def open(self) -> None:
@@ -84,18 +90,37 @@ class MemoryLog:
 
     def append(self, draft: Draft) -> asyncio.Future[Notification]:
         self._check_open()
+        if self._changes.under_way:
+            return asyncio.ensure_future(self._append_later(draft))
         notification = self._store(draft, self._clock())
         self._followers.tell(draft.stream, [notification])
         stored: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
         stored.set_result(notification)
         return stored
 
+    async def _append_later(self, draft: Draft) -> Notification:
+        return (await self.append_many([draft]))[0]
+
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:
         """Store several; they follow each other without others between them."""
         self._check_open()
-        now = self._clock()
+        stored: list[Notification] = []
+        async with self._changes as change:
+            now = self._clock()
+            for start in range(0, len(drafts), _STORED_AT_ONCE):
+                if start:
+                    await change.next_turn()
+                stored += self._store_some(drafts[start : start + _STORED_AT_ONCE], now)
+        return stored
+
+    def _store_some(self, drafts: Sequence[Draft], now: int) -> list[Notification]:
+        """Store drafts and tell the followers of their streams."""
         stored = [self._store(draft, now) for draft in drafts]
-        self._tell(drafts, stored)
+        by_stream: dict[str, list[Notification]] = {}
+        for draft, one in zip(drafts, stored, strict=True):
+            by_stream.setdefault(draft.stream, []).append(one)
+        for stream, some in by_stream.items():
+            self._followers.tell(stream, some)
         return stored
 
     async def append_keyed(
@@ -103,19 +128,19 @@ class MemoryLog:
     ) -> Sequence[Appended | KeyRefused]:
         """Store what was not stored under its key before."""
         self._check_open()
-        now = self._clock()
-        drafts: list[Draft] = []
-        stored: list[Notification] = []
+        outcomes: list[Appended | KeyRefused] = []
+        async with self._changes as change:
+            now = self._clock()
 
-        def store(new: Sequence[Draft]) -> list[int]:
-            fresh = [self._store(draft, now) for draft in new]
-            drafts.extend(new)
-            stored.extend(fresh)
-            return [each.sequence for each in fresh]
+            def store(new: Sequence[Draft]) -> list[int]:
+                return [one.sequence for one in self._store_some(new, now)]
 
-        outcomes = append_once(entries, whole, self._keys, store, batch)
-        self._keys.forget()
-        self._tell(drafts, stored)
+            for place, outcome in enumerate(append_once(entries, whole, self._keys, store, batch), 1):
+                outcomes.append(outcome)
+                if place % _STORED_AT_ONCE == 0:
+                    await change.next_turn()
+            while self._keys.forget():
+                await change.next_turn()
         return outcomes
 
     async def indivisible(self, drafts: Sequence[Draft]) -> bool:
@@ -154,37 +179,41 @@ class MemoryLog:
 
     async def delete(self, stream: str, sequence: int) -> bool:
         self._check_open()
-        held = self._stream(stream)
-        notification = held.remove(sequence)
-        if notification is None:
-            return False
-        key = (stream, notification.topic)
-        topic = self._topics[key]
-        was_newest = topic[-1].sequence == sequence
-        topic.remove(next(place for place in topic if place.sequence == sequence))
-        if not topic:
-            self._emptied[key] = self._topics.pop(key)
-        elif was_newest:
-            self._topics = dict(sorted(self._topics.items(), key=lambda item: item[1][-1].age))
-        return True
+        async with self._changes:
+            notification = self._stream(stream).remove(sequence)
+            if notification is None:
+                return False
+            key = (stream, notification.topic)
+            topic = self._take_out(key)
+            del topic[next(index for index, place in enumerate(topic) if place.sequence == sequence)]
+            if not topic:
+                self._emptied[key] = topic
+            else:
+                self._older[key] = topic
+                heappush(self._ages, (topic[-1].age, key))
+                if len(self._ages) > 2 * len(self._older) + 64:
+                    self._ages = [(each[-1].age, name) for name, each in self._older.items()]
+                    heapify(self._ages)
+            return True
 
     async def wipe(self, stream: str) -> int | None:
         self._check_open()
         if stream not in self._streams:
             return None
-        dropped: list[_Topic | dict[int, Notification] | list[int]] = []
-        for topics in (self._topics, self._emptied):
-            dropped += [topics.pop(key) for key in [key for key in topics if key[0] == stream]]
-        held, sequences, times = self._streams[stream].clear()
-        removed = len(held)
-        await _let_go([*dropped, held, sequences, times])
+        async with self._changes as change:
+            held, sequences, times, topics = self._streams[stream].clear()
+            removed = len(held)
+            dropped: list[_Topic] = []
+            for place, topic in enumerate(topics, 1):
+                dropped.append(self._take_out((stream, topic)))
+                if place % _FREED_AT_ONCE == 0:
+                    await change.next_turn()
+        await _let_go([*dropped, dropped, held, sequences, times, topics])
         return removed
 
-    def _tell(self, drafts: Sequence[Draft], stored: Sequence[Notification]) -> None:
-        for stream in dict.fromkeys([draft.stream for draft in drafts]):
-            if self._followers.any(stream):
-                pairs = zip(drafts, stored, strict=True)
-                self._followers.tell(stream, [one for draft, one in pairs if draft.stream == stream])
+    def _take_out(self, key: _Key) -> _Topic:
+        """Remove a topic that is held from wherever it stands."""
+        return next(topics for topics in (self._topics, self._older, self._emptied) if key in topics).pop(key)
 
     def _check_open(self) -> None:
         if not self._open:
@@ -200,10 +229,11 @@ class MemoryLog:
         key = (draft.stream, draft.topic)
         topic = self._topics.pop(key, None)
         if topic is None:
-            topic = self._emptied.pop(key, None)
+            topic = self._older.pop(key, None) or self._emptied.pop(key, None)
         if topic is None:
             self._make_room()
             topic = deque()
+            stream.topics[draft.topic] = None
         notification = stream.add(draft, now)
         self._accepted += 1
         topic.append(_Place(self._accepted, notification.sequence))
@@ -213,17 +243,66 @@ class MemoryLog:
         return notification
 
     def _make_room(self) -> None:
-        if len(self._topics) + len(self._emptied) < self._max_topics:
+        if len(self._topics) + len(self._older) + len(self._emptied) < self._max_topics:
             return
-        leaving = self._topics or self._emptied
-        stream, topic = next(iter(leaving))
+        stream, topic = key = self._oldest()
         if _logger.isEnabledFor(logging.DEBUG):
             _logger.debug("topic left", extra={"event": "backend.in_memory.topic.evicted", "topic": topic})
-        for place in leaving.pop((stream, topic)):
-            self._streams[stream].trim(place.sequence)
+        held = self._streams[stream]
+        del held.topics[topic]
+        for place in self._take_out(key):
+            held.trim(place.sequence)
+
+    def _oldest(self) -> _Key:
+        """Return the topic whose newest notification is oldest; one that is empty if all are."""
+        while self._ages and not self._is_true(*self._ages[0]):
+            heappop(self._ages)
+        first = next(iter(self._topics), None)
+        if self._ages and (first is None or self._ages[0][0] < self._topics[first][-1].age):
+            return self._ages[0][1]
+        return first or next(iter(self._emptied))
+
+    def _is_true(self, age: int, key: _Key) -> bool:
+        return key in self._older and self._older[key][-1].age == age
 
 
-async def _let_go(parts: Sequence[_Topic | dict[int, Notification] | list[int]]) -> None:
+class _Changes:
+    """Lets one change at a time take several turns of the event loop, in the order in which they were asked for.
+
+    A change that has begun is finished, even if whoever asked for it is cancelled.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = 0  # that have begun or wait for others
+        self._lock = asyncio.Lock()
+        self._cancelled: asyncio.CancelledError | None = None
+
+    async def __aenter__(self) -> _Changes:
+        self.under_way += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self.under_way -= 1
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        cancelled, self._cancelled = self._cancelled, None
+        self.under_way -= 1
+        self._lock.release()
+        if cancelled is not None:
+            raise cancelled
+
+    async def next_turn(self) -> None:
+        """Let others have their turn in the midst of a change."""
+        if self._cancelled is None:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as error:
+                self._cancelled = error
+
+
+async def _let_go(parts: Sequence[deque[Any] | dict[Any, Any] | list[Any]]) -> None:
     """Empty collections that nobody uses any more, a little in each turn of the event loop: memory is freed slowly."""
     left = _FREED_AT_ONCE
     for part in parts:
@@ -265,10 +344,16 @@ class _Keys:
         self._known.pop(name, None)
         self._known[name] = _Remembered(known.content, 0, pack_places(known.sequences), self._clock())
 
-    def forget(self) -> None:
+    def forget(self) -> bool:
+        """Forget some that are too old or too many; True if there may be more of them."""
         horizon = self._clock() - self._retention
-        while self._known and (len(self._known) > self._most or next(iter(self._known.values())).time < horizon):
+        for _ in range(_FREED_AT_ONCE):
+            if not self._known:
+                return False
+            if len(self._known) <= self._most and next(iter(self._known.values())).time >= horizon:
+                return False
             self._known.popitem(last=False)
+        return True
 
 
 class _Remembered(msgspec.Struct, frozen=True, gc=False):
@@ -295,6 +380,7 @@ class _Stream:
     """The notifications of one stream in the order of their sequences."""
 
     def __init__(self) -> None:
+        self.topics: dict[str, None] = {}  # those of which it holds something, or that deletes have emptied
         self._held: dict[int, Notification] = {}
         # All numbers with their times, removed ones included until they are the majority: for bisection.
         self._sequences: list[int] = []
@@ -332,10 +418,10 @@ class _Stream:
         self.remove(sequence)
         self._trimmed = max(self._trimmed, sequence)
 
-    def clear(self) -> tuple[dict[int, Notification], list[int], list[int]]:
+    def clear(self) -> tuple[dict[int, Notification], list[int], list[int], dict[str, None]]:
         """Hold nothing, and return what was held."""
-        held = self._held, self._sequences, self._times
-        self._held, self._sequences, self._times, self._bytes = {}, [], [], 0
+        held = self._held, self._sequences, self._times, self.topics
+        self._held, self._sequences, self._times, self.topics, self._bytes = {}, [], [], {}, 0
         return held
 
     def run(self, start: int, end: int, limit: int) -> list[Notification]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from hashlib import blake2b
 from operator import itemgetter
 from time import perf_counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -42,6 +42,8 @@ from aviso_server.store import Store
 __all__ = ["MAX_KEY", "BatchPublished", "Published", "notify", "notify_many"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Sequenced = Annotated[int, Meta(ge=1, description="The place in its stream.")]
 NotificationId = Annotated[str, Meta(description="As watchers get it: `<event type>@<sequence>`.")]
@@ -96,7 +98,7 @@ _Published = tuple["_Checked | RefusedItem", "_Outcome | None"]
 
 _KEY_HEADER = b"idempotency-key"
 _REPLAYED = (b"idempotency-replayed", b"true")
-_OUTCOMES_AT_ONCE = 1000  # before other requests get their turn
+_AT_ONCE = 500  # notifications of a batch that are worked on before other requests get their turn
 _PROCESSED = Allowance()  # asked before a record is built, which takes longer than the rest of an answer
 
 
@@ -139,12 +141,9 @@ async def notify_many(request: Request) -> Response:
     service.tally.batch_sizes.observe(batch.size)
     key, whole = request.header(_KEY_HEADER), asked.get("all_or_nothing", False)
     outcomes: list[StoredItem | AcceptableItem | RefusedItem] = []
-    for place, (one, stored) in enumerate(
-        await publish(request, batch.runs(), key, whole, dry_run=asked.get("dry_run", False)), 1
-    ):
-        if place % _OUTCOMES_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        outcomes.append(one if isinstance(one, RefusedItem) else _item(one, stored))
+    published = await publish(request, batch.runs(), key, whole, dry_run=asked.get("dry_run", False))
+    async for some in _slices(published):
+        outcomes += [one if isinstance(one, RefusedItem) else _item(one, stored) for one, stored in some]
     replayed = sum(isinstance(one, StoredItem) and one.replayed is True for one in outcomes)
     refused = sum(isinstance(one, RefusedItem) for one in outcomes)
     answer = BatchPublished(
@@ -157,6 +156,14 @@ async def notify_many(request: Request) -> Response:
         outcomes,
     )
     return Response.json(answer, headers=[_REPLAYED] if replayed and replayed == len(outcomes) else ())
+
+
+async def _slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    """Yield some at a time, with a turn for others between them."""
+    for start in range(0, len(items), _AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        yield items[start : start + _AT_ONCE]
 
 
 async def publish(
@@ -201,20 +208,21 @@ async def _publish(
             _header_key(key)  # refused in earnest too
         return [(one, None) for one in checked]
     try:
-        keys = _keys(request, key, checked, alone is not None) if checker.keyed or key is not None else None
+        keys = await _keys(request, key, checked, alone is not None) if checker.keyed or key is not None else None
         stored = await _store(request.service, [one.draft for one in accepted], keys, whole)
     except (RequestError, LogError):
         for one in accepted:
             tally.notifications[one.label, "error"] += 1
         raise
-    for one, outcome in zip(accepted, stored, strict=True):
-        label = one.label
-        if not isinstance(outcome, Appended):
-            tally.notifications[label, "error"] += 1
-            continue
-        tally.notifications[label, "success"] += 1
-        if outcome.repeated:
-            tally.replayed[label] += 1
+    async for some in _slices(list(zip(accepted, stored, strict=True))):
+        for one, outcome in some:
+            label = one.label
+            if not isinstance(outcome, Appended):
+                tally.notifications[label, "error"] += 1
+                continue
+            tally.notifications[label, "success"] += 1
+            if outcome.repeated:
+                tally.replayed[label] += 1
     if alone is not None:
         _log_processed(accepted[0], request.id)
     if len(accepted) == len(checked):
@@ -413,26 +421,36 @@ _BATCH_KEY_BYTES = 12
 _Keys = tuple[Sequence[Keyed], BatchKey | None]
 
 
-def _keys(request: Request, given: bytes | None, checked: Sequence[_Checked | RefusedItem], alone: bool) -> _Keys:
+async def _keys(request: Request, given: bytes | None, checked: Sequence[_Checked | RefusedItem], alone: bool) -> _Keys:
     """Return accepted notifications with their own keys, and the key for those without.
 
     The same text from another user is another key. Other content of one notification is other content of the batch.
     """
-    accepted = [one for one in checked if isinstance(one, _Checked)]
     owner = None if request.user is None else (request.user.realm, request.user.name)
 
     def keyed(text: str, draft: Draft) -> Keyed:
         return Keyed(draft, Key(_digest((owner, text)), _digest(_content(draft))))
 
     if alone and given is not None:
-        return [keyed(_header_key(given), accepted[0].draft)], None
-    entries = [Keyed(one.draft, None) if one.key is None else keyed(one.key, one.draft) for one in accepted]
+        [one] = checked
+        assert isinstance(one, _Checked)  # a refusal is raised
+        return [keyed(_header_key(given), one.draft)], None
+    entries: list[Keyed] = []
+    places: list[int] = []
+    # as one list that is encoded whole: that is how the digests of earlier versions came about
+    content = blake2b(msgspec.msgpack.encode([None] * len(checked))[: -len(checked) or None], digest_size=_DIGEST_BYTES)
+    async for some in _slices(list(enumerate(checked))):
+        for place, one in some:
+            if isinstance(one, _Checked):
+                entries.append(Keyed(one.draft, None) if one.key is None else keyed(one.key, one.draft))
+                places.append(place)
+        if given is not None:
+            contents = [_content(one.draft) if isinstance(one, _Checked) else one.message for _, one in some]
+            content.update(b"".join(map(msgspec.msgpack.encode, contents)))
     if given is None:
         return entries, None
-    contents = [_content(one.draft) if isinstance(one, _Checked) else one.message for one in checked]
-    places = [place for place, one in enumerate(checked) if isinstance(one, _Checked)]
     name = _digest((owner, _header_key(given), "batch"))[:_BATCH_KEY_BYTES]
-    return entries, BatchKey(name, _digest(contents), places)
+    return entries, BatchKey(name, content.digest(), places)
 
 
 def _key_text(value: object) -> str:
@@ -459,7 +477,8 @@ def _digest(parts: Any) -> bytes:
 # Storing
 
 _MAX_TOGETHER = 1000  # drafts of one stream that every log can store together
-_RUNS_AT_ONCE = 256  # of different streams: more would hold the event loop
+_RUNS_AT_ONCE = 256  # of different streams
+_RUN = 20  # what a run costs by itself, in notifications
 _TRACED_AT_ONCE = 128
 
 
@@ -511,22 +530,26 @@ async def _append_by_stream(store: Store, drafts: Sequence[Draft]) -> Sequence[_
         for places in by_stream.values()
         for start in range(0, len(places), _MAX_TOGETHER)
     ]
-    results: list[Sequence[Notification] | BaseException] = []
-    for start in range(0, len(runs), _RUNS_AT_ONCE):
-        # begun in the same turn of the loop, they share a commit where the log has commits
-        some = runs[start : start + _RUNS_AT_ONCE]
-        appends = [store.append_many([drafts[place] for place in run]) for run in some]
-        results += await asyncio.gather(*appends, return_exceptions=True)
     outcomes: dict[int, _Outcome] = {}
     failures: list[LogError] = []
-    for run, result in zip(runs, results, strict=True):
-        if isinstance(result, LogError):
-            failures.append(result)
-            outcomes |= dict.fromkeys(run, result)
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            outcomes |= {place: Appended(one.sequence) for place, one in zip(run, result, strict=True)}
+    for start in range(0, len(runs), _RUNS_AT_ONCE):
+        # begun together, they share a commit where the log has commits
+        appends: list[asyncio.Task[Sequence[Notification]]] = []
+        begun = 0
+        for run in (some := runs[start : start + _RUNS_AT_ONCE]):
+            if begun >= _AT_ONCE:
+                await asyncio.sleep(0)
+                begun = 0
+            begun += len(run) + _RUN
+            appends.append(asyncio.create_task(store.append_many([drafts[place] for place in run])))
+        for run, result in zip(some, await asyncio.gather(*appends, return_exceptions=True), strict=True):
+            if isinstance(result, LogError):
+                failures.append(result)
+                outcomes |= dict.fromkeys(run, result)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                outcomes |= {place: Appended(one.sequence) for place, one in zip(run, result, strict=True)}
     if failures and len(failures) == len(runs):
         raise failures[0]
     return [outcomes[place] for place in range(len(drafts))]

@@ -344,7 +344,10 @@ class StreamTables:
         assert self.keys is not None  # whoever has keys names them
         try:
             store = self.add_all
-            return append_once(entries, whole, self.keys, lambda new: [each.sequence for each in store(new)], batch)
+            new = append_once(
+                entries, whole, self.keys, lambda drafts: [each.sequence for each in store(drafts)], batch
+            )
+            return list(new)
         except KeyRefused as error:
             return error
 
