@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from aviso_server.log.sqlite.database import DATABASE, PAGE_SIZE, WAL_PAGES, prepare
+from aviso_server.log.sqlite.database import CHECKPOINT_SECONDS, DATABASE, PAGE_SIZE, WAL_PAGES, Checkpoints, prepare
 from aviso_server.log.sqlite.ledger import Ledger
 from aviso_server.log.sqlite.log import SqliteLog
-from aviso_server.log.sqlite.writer import CHECKPOINT_SECONDS, Checkpoints
 from aviso_server.model.notification import Draft
 from tests.harness.patience import PATIENCE
 

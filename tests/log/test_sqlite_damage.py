@@ -34,11 +34,11 @@ FRAME = PAGE_SIZE + 24
 PUBLISH = """
 import asyncio, sys
 from pathlib import Path
-from aviso_server.log.sqlite import writer
+from aviso_server.log.sqlite import database
 from aviso_server.log.sqlite.log import SqliteLog
 from aviso_server.model.notification import Draft
 
-writer.CHECKPOINT_SECONDS = float(sys.argv[2])
+database.CHECKPOINT_SECONDS = float(sys.argv[2])
 
 async def publish(log, who):
     while True:
@@ -197,7 +197,7 @@ async def test_a_transaction_begins_when_the_last_one_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aviso_server.log.sqlite.writer.TRIM_SECONDS", 0.05)
-    monkeypatch.setattr("aviso_server.log.sqlite.writer.CHECKPOINT_SECONDS", 3600)
+    monkeypatch.setattr("aviso_server.log.sqlite.database.CHECKPOINT_SECONDS", 3600)
     monkeypatch.setattr("aviso_server.log.sqlite.writer.TRIM_ROWS", 2)
     seen: list[int] = []
     force = WriteAheadFile.force

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import sqlite3
 import stat
+import threading
 from pathlib import Path
 
 import msgspec
@@ -19,7 +21,7 @@ import msgspec
 from aviso_server.errors import LogDamaged, LogError, LogInUse, LogUnavailable
 from aviso_server.lockfile import Lockfile, LockHeld, move_into_place
 from aviso_server.log.base import StreamState
-from aviso_server.log.sqlite.ledger import LEDGER, START, Sums, read_ledger, unpack_sums, write_ledger
+from aviso_server.log.sqlite.ledger import LEDGER, START, Ledger, Sums, read_ledger, unpack_sums, write_ledger
 
 __all__ = [
     "DATABASE",
@@ -27,6 +29,7 @@ __all__ = [
     "PAGE_SIZE",
     "QUICK_CHECK_BYTES",
     "WAL_PAGES",
+    "Checkpoints",
     "DirectoryLock",
     "Entry",
     "WriteAheadFile",
@@ -49,6 +52,8 @@ __all__ = [
     "wal_of",
 ]
 
+logger = logging.getLogger(__name__)
+
 DATABASE = "log.sqlite"
 LOCK = "lock"
 
@@ -58,6 +63,8 @@ _FIRST_FORMAT = 1  # without checksums and ledger; brought up to date when it is
 PAGE_SIZE = 8192
 WAL_PAGES = 2000  # that commits are ahead of the database as a rule, and that all readers look through
 _MOST_WAL_PAGES = 4 * WAL_PAGES  # where a commit moves them itself, because nobody did it beside
+_RESTART_PAGES = WAL_PAGES // 2
+CHECKPOINT_SECONDS = 0.1
 _FRAME_HEADER = 24  # bytes before each page there
 QUICK_CHECK_BYTES = 256 * 1024 * 1024  # larger databases are not walked at start: it would take too long
 
@@ -121,6 +128,69 @@ class WriteAheadFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
+
+
+class Checkpoints:
+    """A thread that moves commits from the write-ahead file into the database, beside the commits.
+
+    SQLite would do that in the middle of a later commit, and all publishers would wait for it: tens of milliseconds,
+    about once a second. When the thread has caught up but for the last moment, the writer moves that rest, so that
+    SQLite starts the file from its front again. What cannot be done now is tried again later; nothing depends on it.
+    """
+
+    def __init__(self, file: Path, ledger: Ledger) -> None:
+        self._file = file
+        self._ledger = ledger
+        self._committed = threading.Event()
+        self._stopping = threading.Event()
+        self._restart_due = False
+        self._thread = threading.Thread(target=self._run, name="aviso-log-checkpoints", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look after the commits."""
+        self._thread.start()
+
+    def note_commit(self) -> None:
+        """Hear of a commit; the writer calls this after each."""
+        if not self._committed.is_set():
+            self._committed.set()
+
+    def restart(self, writing: sqlite3.Connection) -> None:
+        """Move the rest, if it is small, over the connection that nobody else can write with meanwhile."""
+        if self._restart_due:
+            self._restart_due = False
+            with contextlib.suppress(sqlite3.Error):
+                writing.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def stop(self) -> None:
+        """End the thread and wait for it. Blocks."""
+        self._stopping.set()
+        self._committed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.closing(connect(self._file)) as connection:
+            while True:
+                self._committed.wait()
+                if self._stopping.wait(CHECKPOINT_SECONDS):
+                    return
+                if self._restart_due:  # the writer is about to do it
+                    continue
+                self._committed.clear()
+                if self._stopping.is_set():  # it may be `stop` whose call was cleared
+                    return
+                self._force_ledger()
+                with contextlib.suppress(sqlite3.Error):  # no room, say: the commits stay where they are
+                    _, ahead, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                    self._restart_due = ahead >= _RESTART_PAGES
+
+    def _force_ledger(self) -> None:
+        try:
+            self._ledger.force()
+        except OSError as error:
+            logger.error(
+                "the ledger of the log may not be on disk: %s", error, extra={"event": "backend.sqlite.ledger.failed"}
+            )
 
 
 def wal_of(file: Path) -> Path:

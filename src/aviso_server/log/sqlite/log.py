@@ -46,6 +46,7 @@ from aviso_server.log.base import (
 )
 from aviso_server.log.sqlite.damage import acknowledged_of, refuse_damage
 from aviso_server.log.sqlite.database import (
+    Checkpoints,
     DirectoryLock,
     Entry,
     WriteAheadFile,
@@ -59,8 +60,7 @@ from aviso_server.log.sqlite.database import (
 )
 from aviso_server.log.sqlite.ledger import Ledger
 from aviso_server.log.sqlite.reader import SqliteReader, handy_batch
-from aviso_server.log.sqlite.transaction import StreamTables, load_records, save_records
-from aviso_server.log.sqlite.writer import Checkpoints, CommitOutcome, Work, Writer
+from aviso_server.log.sqlite.writer import CommitOutcome, StreamTables, Work, Writer, load_records, save_records
 from aviso_server.model.notification import Box, Draft, Notification
 
 __all__ = ["SqliteLog"]
