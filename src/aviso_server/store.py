@@ -165,7 +165,6 @@ class Store:
         )  # these tests are long
 
     def close(self) -> None:
-        """Stop the threads."""
         for executor in (self._threads, self.spatial):
             executor.shutdown(wait=False, cancel_futures=True)
 
@@ -187,7 +186,6 @@ class Store:
         return past
 
     async def streams(self) -> Sequence[str]:
-        """Return the streams that ever held a notification, sorted."""
         streams = await self.log.streams()
         return streams if self.archive is None else sorted({*streams, *await self.archive.streams()})
 
@@ -375,25 +373,21 @@ class PastStore(Store):
     version: Version
 
     async def state_then(self, stream: str) -> StreamState:
-        """Return what the stream held."""
         return StreamState(first=1, last=self.version.last, count=0, bytes=0)
 
     async def start_of(self, stream: str, span: Span) -> int:
-        """Return the first sequence that a span means."""
         assert self.archive is not None
         if span.from_time is None:
             return max(span.from_sequence or 0, 1)
         return await self.archive.first_since(stream, min(span.from_time, _LAST_TIME), self.version)
 
     async def end_of(self, stream: str, span: Span, last: int) -> int:
-        """Return the last sequence that a span means."""
         assert self.archive is not None
         if span.to_time is None:
             return last if span.to_sequence is None else min(span.to_sequence, last)
         return min(await self.archive.last_until(stream, min(span.to_time, _LAST_TIME), self.version), last)
 
     async def bounds(self, stream: str, span: Span) -> Bounds:
-        """Return what a span means in the stream as it was."""
         start = await self.start_of(stream, span)
         return Bounds(start, await self.end_of(stream, span, self.version.last), 1, self.version.last, 0)
 

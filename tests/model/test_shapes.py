@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
 import struct
@@ -485,37 +484,3 @@ WKB_POINTS = struct.pack("<BII", 1, 4, 2) + struct.pack("<BIdd", 1, 1, 2, 1) + s
 def test_well_known_binary_is_little_endian_with_the_longitude_first() -> None:
     assert shapes.wkb(shapes.polygon_from_pairs(TRIANGLE)) == WKB_SQUARE
     assert shapes.wkb(shapes.parse_point_cloud([[1, 2], [3.5, 4]])) == WKB_POINTS
-
-
-def test_binary_of_either_byte_order_is_read() -> None:
-    other_order = struct.pack(">BIII8d", 0, 3, 1, 4, 0, 0, 1.5, 0, 1, 1, 0, 0)
-    with_system = struct.pack("<BIIII8d", 1, 0x20000003, 4326, 1, 4, 0, 0, 1.5, 0, 1, 1, 0, 0)
-    for data in (WKB_SQUARE, other_order, with_system):
-        assert shapes.polygon_from_wkb(data) == shapes.polygon_from_pairs(TRIANGLE)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\x01\x03",
-        WKB_SQUARE[:-1],
-        b"\x00" + WKB_SQUARE[1:],
-        WKB_POINTS,
-        struct.pack("<BII", 1, 3, 0),
-        struct.pack("<BIII8d", 1, 3, 1, 4, 0, 0, 1.5, 0, 1, 1, 5, 5),
-        struct.pack("<BIII8dI8d", 1, 3, 2, 4, 0, 0, 1.5, 0, 1, 1, 0, 0, 4, *([0.5] * 8)),
-        struct.pack("<BIII12d", 1, 1003, 1, 4, 0, 0, 9, 1.5, 0, 9, 1, 1, 9, 0, 0, 9),
-        struct.pack("<BIIII8d", 1, 0x20000003, 3857, 1, 4, 0, 0, 1.5, 0, 1, 1, 0, 0),
-    ],
-    ids=["nothing", "short", "cut", "wrong order", "points", "empty", "open", "two rings", "heights", "metres"],
-)
-def test_binary_that_is_no_plain_polygon_is_refused(data: bytes) -> None:
-    with pytest.raises(ShapeError, match="expected"):
-        shapes.polygon_from_wkb(data)
-
-
-@given(st.binary(max_size=80) | st.binary(max_size=60).map(lambda tail: WKB_SQUARE[:13] + tail))
-def test_any_binary_is_a_polygon_or_refused(data: bytes) -> None:
-    with contextlib.suppress(ShapeError):
-        assert shapes.polygon_from_wkb(data).vertices > 3

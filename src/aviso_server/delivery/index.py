@@ -48,14 +48,12 @@ class _Rebuilt(Generic[I]):
         return len(self._built) - len(self._gone) + len(self._new)
 
     def add(self, interest: I) -> None:
-        """Add an interest that is not there."""
         if interest in self._gone:
             self._gone.remove(interest)
         else:
             self._new[interest] = None
 
     def discard(self, interest: I) -> None:
-        """Remove an interest that is there."""
         if interest in self._new:
             del self._new[interest]
         else:
@@ -174,7 +172,6 @@ class FilterIndex(Generic[I]):
             group[key].add(interest, signature)
 
     def discard(self, interest: I) -> None:
-        """Remove an interest, if it is there."""
         if interest not in self._interests:
             return
         self._interests.remove(interest)

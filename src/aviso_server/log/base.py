@@ -187,7 +187,6 @@ class BatchKey(msgspec.Struct, frozen=True):
     places: Sequence[int]  # where in the batch the entries stand that come with this key
 
     def of(self, entry: int) -> Key:
-        """Return a key for one of the entries by itself."""
         return Key(self.name + self.places[entry].to_bytes(4, "big"), self.content)
 
 
@@ -395,7 +394,6 @@ class Followers:
                 _report(stream, error)
 
     def any(self, stream: str) -> bool:
-        """Return whether somebody follows the stream."""
         return stream in self._holds
 
     def remove(self, hold: _Hold) -> None:
@@ -424,7 +422,6 @@ class _Hold:
         self.active = True
 
     def cancel(self) -> None:
-        """Stop: the follower is not called again."""
         self.active = False
         self._followers.remove(self)
 

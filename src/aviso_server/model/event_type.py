@@ -497,11 +497,9 @@ class GenericType(msgspec.Struct, frozen=True):
         )
 
     def check_all(self, identifiers: Sequence[dict[str, Any]], payloads: Sequence[object]) -> list[Draft] | None:
-        """Return None: nothing would make many faster than one by one."""
         return None
 
     def publishing_faults(self, identifier: dict[str, Any], payload: object) -> Iterator[InvalidRequest]:
-        """Yield everything for which `check` refuses a notification."""
         for name, value in identifier.items():
             try:
                 self.check({name: value})
@@ -511,7 +509,6 @@ class GenericType(msgspec.Struct, frozen=True):
     def reading_faults(
         self, identifier: dict[str, Any], operation: Operation, lenient: bool = False
     ) -> Iterator[InvalidRequest]:
-        """Yield everything for which `compile` refuses a filter."""
         for name, value in identifier.items():
             try:
                 self.compile({name: value}, operation)

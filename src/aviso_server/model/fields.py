@@ -506,10 +506,6 @@ class DateField(Field, frozen=True, kw_only=True):
     example: ClassVar[Any] = "20250706"
 
     def canonical(self, name: str, text: str) -> str:
-        if len(text) == 8 and text.isascii() and text.isdigit() and self.canonical_format == "%Y%m%d":
-            year, month, day = int(text[:4]), int(text[4:6]), int(text[6:])
-            if 1 <= month <= 12 and 1 <= day <= 28 and year:
-                return text  # what nearly every publisher sends
         check_length(name, text, self.accepts)
         found = _parse_day(text)
         if found is None:

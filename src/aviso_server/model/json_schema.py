@@ -93,7 +93,6 @@ def generic_filter_schema() -> dict[str, Any]:
 
 
 def published_sample(event_type: EventType) -> dict[str, Any]:
-    """Return an identifier that may be published."""
     return {name: field.sample() for name, field in event_type.fields.items()}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal
-from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
@@ -42,7 +41,6 @@ _encoder = msgspec.json.Encoder(order="sorted")
 compact = _encoder.encode
 """Compact JSON bytes with sorted keys; floats as shortest text, non-ASCII unescaped."""
 
-_STEPS = {ord("["): 1, ord("]"): -1}
 _NO_BRACKETS = bytes(each for each in range(256) if each not in b"[]{}")
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _FEW = 1000
@@ -88,8 +86,6 @@ def deeper_than(body: bytes, limit: int) -> bool:
         return True
     if len(brackets.replace(b"[]", b"")) < 2 * limit:  # without the innermost pairs it is one level less deep
         return False
-    if len(brackets) <= _FEW:  # for numpy to be worth its while
-        return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > limit
     marks = np.frombuffer(brackets, dtype=np.uint8)
     steps = (marks == ord("[")).astype(np.int8) * 2 - 1
     return bool(np.cumsum(steps, dtype=np.int64).max(initial=0) > limit)

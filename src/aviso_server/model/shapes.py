@@ -47,7 +47,6 @@ __all__ = [
     "point_from_pair",
     "point_of",
     "polygon_from_pairs",
-    "polygon_from_wkb",
     "polygon_json",
     "polygon_of",
     "polygon_text",
@@ -160,7 +159,6 @@ MAX_LON = 180.0
 MIN_VERTICES = 4
 MAX_VERTICES = 10_000
 MAX_CLOUD_BYTES = 61_440
-_WGS84 = 4326  # the EPSG code of plain longitudes and latitudes
 
 # Blanks of Unicode. str.strip() without an argument would also take the separators U+001C to U+001F.
 _BLANKS = (
@@ -467,20 +465,6 @@ def wkb(shape: Polygon | PointCloud) -> bytes:
     made = shapely.multipoints(pairs) if isinstance(shape, PointCloud) else shapely.polygons(pairs)
     data: bytes = shapely.to_wkb(made, byte_order=1)
     return data
-
-
-def polygon_from_wkb(data: bytes) -> Polygon:
-    """Read a polygon of one ring from well-known binary."""
-    try:
-        found = shapely.from_wkb(data)
-    except (shapely.errors.ShapelyError, NotImplementedError) as error:  # the second for curves
-        raise ShapeError(f"expected a polygon as well-known binary: {error}") from None
-    if not isinstance(found, shapely.Polygon) or found.is_empty or found.has_z or len(found.interiors):
-        raise ShapeError(f"expected well-known binary of a polygon with one ring; found {quoted(str(found))}")
-    if shapely.get_srid(found) not in (0, _WGS84):
-        raise ShapeError("expected degrees of latitude and longitude (EPSG:4326)")
-    lons, lats = zip(*shapely.get_coordinates(found).tolist(), strict=True)
-    return Polygon(lats, lons, box_around(lats, lons))
 
 
 LAST_LAT, LAST_LON = 89, 179

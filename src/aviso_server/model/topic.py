@@ -15,7 +15,6 @@ _HEX_PAIR = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 def encode(token: str) -> str:
-    """Encode one token for the wire."""
     if not _NEEDS_ENCODING.search(token):
         return token
     for character, encoded in _RESERVED.items():  # much faster than translate() where the token is a large polygon
@@ -34,7 +33,6 @@ def decode(token: str) -> str:
 
 
 def build(tokens: Iterable[str]) -> str:
-    """Build the wire topic of logical tokens."""
     return ".".join([encode(token) for token in tokens])
 
 

@@ -190,7 +190,6 @@ class Streams:
         return [problem for problem in problems if problem is not None]
 
     async def bring_in_line(self, base: str) -> StreamInfo:
-        """Bring the stream in line with the configuration again."""
         self._known.pop(base, None)
         return await self.ensure(base)
 
@@ -501,7 +500,6 @@ class BrokerRetention:
 
     @property
     def held_back(self) -> frozenset[str]:
-        """The streams that have waited long for the archive."""
         return self._held_back.streams
 
     def start(self) -> None:
@@ -509,7 +507,6 @@ class BrokerRetention:
         self._task = asyncio.create_task(self._run(), name="retention")
 
     async def stop(self) -> None:
-        """Stop removing notifications."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

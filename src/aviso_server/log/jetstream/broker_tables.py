@@ -90,7 +90,6 @@ class SubjectTable:
         return await self._ask(seq=number, next_by_subj=f"{self._subject}.{below}>")
 
     async def remove(self, number: int) -> None:
-        """Remove a message for good."""
         with suppress(BrokerRefusal):  # somebody else has
             await self._connection.api(f"STREAM.MSG.DELETE.{self._stream}", {"seq": number, "no_erase": True})
 
@@ -245,11 +244,9 @@ class BrokerLease:
         self.held = False
 
     def start(self) -> None:
-        """Take part in the election."""
         self._running = asyncio.create_task(self._run(), name="lease")
 
     async def stop(self) -> None:
-        """Leave the election and give up the lease."""
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -387,7 +384,6 @@ class Keys:
         await self._write([(key.name, claim.number, b"") for key, claim in released])
 
     async def _write(self, messages: Sequence[tuple[bytes, int, bytes]]) -> list[int | None]:
-        """Store a message for each key, unless its last one is not the expected; the numbers of those stored."""
         return await self._table.write([(name.hex(), expected, body) for name, expected, body in messages])
 
     async def _read(self, names: Sequence[bytes]) -> list[Claim | int]:
@@ -432,7 +428,6 @@ class OncePublisher:
         self._publish = publish
 
     async def append(self, entries: Sequence[Keyed], whole: bool) -> Sequence[Appended | KeyRefused]:
-        """Store what was not stored under its key before."""
         if not entries:
             return []
         began = time.monotonic()

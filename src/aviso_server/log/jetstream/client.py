@@ -254,7 +254,6 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """True while the broker can be reached."""
         return self._client is not None and self._client.is_connected
 
     @property

@@ -68,12 +68,10 @@ class LocalBroker:
 
     @property
     def url(self) -> str:
-        """The address of the broker."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The process id."""
         assert self._process is not None, "the broker is not running"
         return self._process.pid
 
@@ -150,7 +148,6 @@ class LocalBroker:
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
         os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> None:

@@ -130,7 +130,6 @@ class JetStreamLog:
         await self._connection.close()
 
     def lease(self, task: str, changed: Callable[[bool], None]) -> BrokerLease:
-        """Let one of the servers on the broker do a task."""
         return BrokerLease(self._connection, self._options, task, changed)
 
     @property
@@ -140,7 +139,6 @@ class JetStreamLog:
 
     @property
     def waiting(self) -> int:
-        """The number of notifications that wait to be acknowledged."""
         return self._backlog.size
 
     @property
@@ -148,7 +146,6 @@ class JetStreamLog:
         return frozenset() if self._retention is None else self._retention.held_back
 
     async def append(self, draft: Draft) -> Notification:
-        """Store one notification and return it once the broker has acknowledged it."""
         return (await self._append(draft.stream, [draft]))[0]
 
     async def append_many(self, drafts: Sequence[Draft]) -> Sequence[Notification]:

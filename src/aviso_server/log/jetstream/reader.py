@@ -52,7 +52,6 @@ class BrokerCursor:
         self._done: asyncio.Future[bytes] | None = None
 
     async def open(self) -> None:
-        """Make the consumer."""
         name = f"aviso_replay_{uuid.uuid4().hex}"
         self._consumer = await self._connection.consume(
             self.stream, name, self.next, _UNUSED, self._take, self._hear, self._identify
@@ -82,7 +81,6 @@ class BrokerCursor:
         return found, status in (b"", b"409")
 
     async def close(self) -> None:
-        """Delete the consumer."""
         if self._consumer is not None:
             await self._consumer.close()
 
@@ -135,7 +133,6 @@ class BrokerCursors:
                 await cursor.close()
 
     async def close(self) -> None:
-        """Delete them all."""
         for key in list(self._waiting):
             self._waiting[key][1].cancel()
             self._drop(key)

@@ -105,7 +105,6 @@ class DirectoryLock(Lockfile):
         self._directory = directory
 
     def take(self) -> None:
-        """Take the directory or raise LogInUse naming its owner."""
         try:
             super().take()
         except LockHeld as held:
@@ -126,7 +125,6 @@ class WriteAheadFile:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 
@@ -147,7 +145,6 @@ class Checkpoints:
         self._thread = threading.Thread(target=self._run, name="aviso-log-checkpoints", daemon=True)
 
     def start(self) -> None:
-        """Begin to look after the commits."""
         self._thread.start()
 
     def note_commit(self) -> None:
@@ -396,11 +393,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def table(self) -> str:
-        """The name of the stream's table."""
         return f"stream_{self.id:d}"
 
     def state(self) -> StreamState:
-        """Return what the stream holds, as the log shows it."""
         return StreamState(self.first, self.last, self.count, self.bytes, self.trimmed)
 
 
@@ -472,7 +467,6 @@ def _newest_sums(connection: sqlite3.Connection, table: str) -> Sums:
 
 
 def save_entry(connection: sqlite3.Connection, entry: Entry) -> None:
-    """Write a stream's line of the catalogue."""
     connection.execute(
         "UPDATE catalogue SET last_sequence = ?, last_time = ?, trimmed = ?, count = ?, bytes = ?, largest = ?, "
         "boxed = ? WHERE id = ?",

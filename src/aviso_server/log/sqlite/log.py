@@ -140,7 +140,6 @@ class SqliteLog:
         return self._waiting
 
     def append(self, draft: Draft) -> asyncio.Future[Notification]:
-        """Store one notification and return it once it is on disk."""
         try:
             return self._submit(lambda tables: tables.of(draft.stream).add(draft), 1)
         except LogUnavailable as refused:
@@ -157,7 +156,6 @@ class SqliteLog:
     async def append_keyed(
         self, entries: Sequence[Keyed], whole: bool, batch: BatchKey | None = None
     ) -> Sequence[Appended | KeyRefused]:
-        """Store what was not stored under its key before, in one commit with the keys, all or none."""
         if not entries:
             return []
         entries = tuple(entries)
@@ -203,7 +201,6 @@ class SqliteLog:
     async def read_in_thread(
         self, stream: str, start: int, end: int, limit: int, topics: bool, work: Callable[[Batch, int], T]
     ) -> T:
-        """Read as `read` does, and call `work` in the same thread; return its result."""
         reader = self._reader()
         entry = self._entries.get(stream)
         if entry is None or (low := max(start, entry.first)) > (high := min(end, entry.last)):
@@ -247,7 +244,6 @@ class SqliteLog:
         return await self._submit(wipe)
 
     async def advance(self, stream: str, last: int) -> None:
-        """Go on numbering a stream after `last`, if it is not further already: the archive has it up to there."""
         await self._submit(lambda tables: tables.of(stream).advance(last))
 
     @property

@@ -88,7 +88,7 @@ class StreamTable:
     def __init__(self, connection: sqlite3.Connection, entry: Entry, policy: StoragePolicy, now: int) -> None:
         self._connection = connection
         self._entry = entry
-        self._policy = policy
+        self.policy = policy
         self._table = entry.table
         self._time = max(now, entry.last_time)
         self._waiting: list[Notification] = []
@@ -127,18 +127,13 @@ class StreamTable:
         waiting, self._waiting = self._waiting, []
         self._insert(waiting)
         self.added += waiting
-        if self._policy.allow_duplicates is False:
+        if self.policy.allow_duplicates is False:
             self._supersede(waiting[0].sequence)
-        self.apply_limits()
+        self.trim(self.policy)
 
-    def apply_limits(self) -> None:
-        """Remove the oldest until the policy's count and size are kept."""
-        if self._policy.max_messages is not None and self.count > self._policy.max_messages:
-            self._trim_below(self._after_oldest(self.count - self._policy.max_messages))
-        if self._policy.max_bytes is not None and self.bytes > self._policy.max_bytes:
-            self._trim_below(self._after_bytes(self.bytes - self._policy.max_bytes))
-
-    def trim_archived(self, policy: StoragePolicy, archived: int, horizon: int | None, at_most: int) -> bool:
+    def trim(
+        self, policy: StoragePolicy, archived: int = _HIGHEST, horizon: int | None = None, at_most: int = _HIGHEST
+    ) -> bool:
         """Remove the oldest that the policy does not keep, as far as they are archived; True if more may be left.
 
         `archived` is the newest sequence that the archive holds, and what is older than `horizon` has expired.
@@ -151,11 +146,12 @@ class StreamTable:
         if policy.max_bytes is not None and self.bytes > policy.max_bytes:
             keep = max(keep, self._after_bytes(self.bytes - policy.max_bytes, at_most))
         before = self.count
-        self._trim_below(min(keep, archived + 1))
+        if keep:
+            self._remove_by_policy("sequence < ?", (min(keep, archived + 1),))
         return before - self.count >= at_most
 
     def trim_superseded(self, archived: int, since: int, at_most: int) -> bool:
-        """Remove what a newer notification of its topic, at or after `since`, supersedes; else as `trim_archived`."""
+        """Remove what a newer notification of its topic, at or after `since`, supersedes; else as `trim`."""
         before = self.count
         self._supersede(since, archived, at_most)
         return before - self.count >= at_most
@@ -247,7 +243,7 @@ class StreamTable:
         ).fetchone()
         return self.last + 1 if row is None else int(row[0])
 
-    def _after_bytes(self, excess: int, at_most: int = -1) -> int:
+    def _after_bytes(self, excess: int, at_most: int) -> int:
         """Return the sequence after as many of the oldest as take up so many bytes."""
         keep = 0
         rows = self._connection.execute(
@@ -278,9 +274,6 @@ class StreamTable:
             f"ON older.topic = fresh.topic AND older.sequence < fresh.newest AND older.sequence <= ?{some})",
             (since, through),
         )
-
-    def _trim_below(self, sequence: int) -> None:
-        self._remove_by_policy("sequence < ?", (sequence,))
 
     def _remove_by_policy(self, which: str, values: tuple[int, ...]) -> None:
         newest, count, size = self._connection.execute(
@@ -364,7 +357,6 @@ class StreamTables:
             return error
 
     def existing(self, stream: str) -> StreamTable | None:
-        """Return the stream's table; None if it has none."""
         table = self.touched.get(stream)
         if table is None and (entry := self._entries.get(stream)) is not None:
             table = self._open(entry)
@@ -377,7 +369,6 @@ class StreamTables:
         return {name: table.save() for name, table in self.touched.items()}
 
     def added(self) -> list[tuple[str, Sequence[Notification]]]:
-        """Return what is new, stream by stream."""
         return [(name, table.added) for name, table in self.touched.items() if table.added]
 
     def probe(self) -> None:
@@ -421,7 +412,6 @@ CREATE TABLE IF NOT EXISTS records (
 
 
 def save_records(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[int | None]:
-    """Change records within the open transaction."""
     connection.execute(_RECORDS)
     revisions: list[int | None] = []
     for change in changes:
@@ -550,12 +540,10 @@ class SqliteRetention:
 
     @property
     def held_back(self) -> frozenset[str]:
-        """The streams that have waited long for the archive."""
         return self._held_back.streams
 
     @property
     def needed(self) -> bool:
-        """True if some stream has a limit."""
         return bool(self._policies)
 
     def is_due(self, entry: Entry, now: int) -> bool:
@@ -582,7 +570,7 @@ class SqliteRetention:
     def trim(self, table: StreamTable, name: str, now: int, at_most: int) -> bool:
         """Remove some of what is due, within a transaction; True if more may be left."""
         policy, archived = self._policies[name.lower()], self._archived(name)
-        if table.trim_archived(policy, archived, horizon(policy, now), at_most):
+        if table.trim(policy, archived, horizon(policy, now), at_most):
             return True
         if policy.allow_duplicates is False:
             since = self._swept.get(name, (0, 0))[0] + 1
@@ -665,7 +653,6 @@ class Writer:
         return dict(self._entries)
 
     def start(self) -> None:
-        """Begin to take work from `put`."""
         self._thread.start()
 
     def put(self, work: Sequence[Work]) -> None:
@@ -679,7 +666,6 @@ class Writer:
 
     @property
     def held_back(self) -> frozenset[str]:
-        """The streams that hold more than their policy says, because the archive does not have it yet."""
         return self._retention.held_back
 
     def _run(self) -> None:
@@ -839,7 +825,7 @@ class Writer:
             table = tables.of(name)
             if tables.conform_index(name) and self._trims:
                 table.keep_newest_per_topic()
-            table.apply_limits()
+            table.trim(table.policy)
 
 
 def _failed(work: Sequence[Work], error: LogError) -> CommitOutcome:
