@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -229,6 +230,33 @@ class TestOnABroker(OwnBroker):
             with pytest.raises(LogUnavailable, match="not stored: there is no connection to the broker"):
                 await log.append(draft(1))
             assert time.monotonic() - began < 40
+
+    @in_event_loop
+    async def test_a_client_that_misses_its_cancellation_ends_all_the_same(self) -> None:
+        log = self.make(reconnect_delay_ms=50)
+        tries = 0
+
+        async def connect(*_args: object, **_options: object) -> None:
+            nonlocal tries
+            tries += 1
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.2)
+            raise ConnectionRefusedError
+
+        async def trying() -> bool:
+            return tries > 1
+
+        async with opened(log):
+            client: Any = log._connection._client
+            client._transport.connect = connect
+            self.broker.kill()
+            await until(trying)
+            reconnecting = client._reconnection_task
+        try:
+            await asyncio.wait([reconnecting], timeout=10)
+            assert reconnecting.done()
+        finally:
+            client.options["max_reconnect_attempts"] = 1
 
     @in_event_loop
     async def test_when_the_broker_stays_away(self) -> None:

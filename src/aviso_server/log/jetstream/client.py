@@ -289,6 +289,8 @@ class Connection:
         client, self._client = self._client, None
         if client is None:
             return
+        # an attempt to connect may miss that it was cancelled (`wait_for` of Python 3.11): it is to be the last one
+        client.options["max_reconnect_attempts"] = 1
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
             if client.is_connected:
                 await client.flush(timeout=2)
