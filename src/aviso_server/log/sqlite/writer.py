@@ -549,19 +549,16 @@ class SqliteRetention:
     def is_due(self, entry: Entry, now: int) -> bool:
         """Return whether there is something to remove; note whether the archive keeps it from being removed."""
         policy = self._policies.get(entry.name.lower(), KEEP_ALL)
-        late = False
-        due = False
+        due = late = False
         if policy is not KEEP_ALL and entry.count:
-            archived = self._archived(entry.name)
+            archived, oldest = self._archived(entry.name), horizon(policy, now)
             too_much = exceeded(policy, entry.count, entry.bytes)
-            if too_much or policy.retention_ns is not None:
-                sequence, time = self._connection.execute(
-                    f"SELECT sequence, time FROM {entry.table} ORDER BY sequence LIMIT 1"
-                ).fetchone()
-                oldest = horizon(policy, now)
-                beyond = too_much or (oldest is not None and time < oldest)
-                due = beyond and sequence <= archived
-                late = beyond and not due and now - time > self._patience
+            if too_much or oldest is not None:
+                found = f"SELECT sequence, time FROM {entry.table} ORDER BY sequence LIMIT 1"
+                for sequence, time in self._connection.execute(found).fetchall():  # none if the table is damaged
+                    beyond = too_much or (oldest is not None and time < oldest)
+                    due = beyond and sequence <= archived
+                    late = beyond and not due and now - time > self._patience
             if policy.allow_duplicates is False and archived:
                 due = due or self._swept.get(entry.name) != (archived, entry.last)
         self._held_back.note(entry.name, late)
