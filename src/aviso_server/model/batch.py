@@ -207,13 +207,9 @@ def last_message(columns: Sequence[Column], words: Mapping[str, str]) -> bytes:
     schema = arrow_schema(columns)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(_empty(schema), custom_metadata=words)
+        writer.write_batch(pa.RecordBatch.from_pylist([], schema), custom_metadata=words)
     stream: bytes = sink.getvalue().to_pybytes()
     return stream[len(schema.serialize().to_pybytes()) :].removesuffix(END_OF_STREAM)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def _array(column: Column, event_type: str, notifications: Sequence[Notification]) -> pa.Array:

@@ -449,8 +449,10 @@ class EventType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         elif isinstance(self.fields.get("polygon"), PolygonField):
             known.add("point")
         for name in identifier:
-            if name == "point_cloud" or (clouds and name == "point"):
-                raise point_cloud_refusal(name)
+            if clouds and name == "point":
+                raise InvalidRequest("identifier.point is not supported for point-cloud schemas", field=name)
+            if name == "point_cloud":
+                raise InvalidRequest("identifier.point_cloud is only supported for notify operations", field=name)
             if name not in known:
                 raise unknown_field(name, operation, known)
 
@@ -592,12 +594,6 @@ def payload_bytes(payload: object) -> bytes:
 
 def missing_payload(event_type: str) -> InvalidRequest:
     return InvalidRequest(f"Payload is required for event type '{event_type}'", field="payload")
-
-
-def point_cloud_refusal(name: str) -> InvalidRequest:
-    if name == "point":
-        return InvalidRequest("identifier.point is not supported for point-cloud schemas", field=name)
-    return InvalidRequest("identifier.point_cloud is only supported for notify operations", field=name)
 
 
 _PLACE = re.compile(r" - at `\$([^`]*)`$")

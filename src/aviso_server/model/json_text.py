@@ -58,12 +58,8 @@ def loads(body: bytes) -> Any:
     except ValueError as error:
         raise MalformedRequest("INVALID_JSON", "Invalid JSON in request body", str(error)) from None
     if deeper_than(body, MAX_DEPTH):
-        raise too_deep()
+        raise MalformedRequest("INVALID_JSON", f"Invalid JSON: nested deeper than {MAX_DEPTH} levels")
     return value
-
-
-def too_deep() -> MalformedRequest:
-    return MalformedRequest("INVALID_JSON", f"Invalid JSON: nested deeper than {MAX_DEPTH} levels")
 
 
 def most_values(text: bytes) -> int:

@@ -148,7 +148,7 @@ class Streams:
         found = await self.find(base)
         if found is None:
             self.forget(base, "the stream is gone from the broker")
-        elif self._is_weaker(found):
+        elif found.storage != self._options.storage_type or found.replicas < (self._options.replicas or 1):
             self.forget(base, "the stream keeps less than the configuration asks for")
         else:
             return found
@@ -337,9 +337,6 @@ class Streams:
             f"stream {name}: storage mismatch: the broker keeps it in {storage} storage and storage_type is {wanted}; "
             "a broker cannot move a stream, so change storage_type, or delete the stream on the broker"
         )
-
-    def _is_weaker(self, info: StreamInfo) -> bool:
-        return info.storage != self._options.storage_type or info.replicas < (self._options.replicas or 1)
 
     def _mark(self, base: str, config: Mapping[str, Any], last: int) -> dict[str, Any]:
         """Return what to note on a stream with an archive, of which single notifications are or will be missing."""

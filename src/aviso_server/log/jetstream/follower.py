@@ -106,21 +106,15 @@ class StreamFollower:
 
     def disturbed(self) -> None:
         """Start anew: the connection was lost or is back, and deliveries may be missing."""
-        self._interrupt("the connection was lost")
+        self._odd = "the connection was lost"
+        self._wake.set()
 
     # PendingAppend
 
     def publishing(self) -> None:
-        """Note that a publish is on its way; `settle` or `withdraw` follows."""
+        """Note that a publish is on its way; `settle` follows."""
         self._unsettled += 1
         self._settled.clear()
-
-    def withdraw(self) -> None:
-        """Note that the publish failed."""
-        self._unsettled -= 1
-        if not self._unsettled:
-            self._recent.clear()
-            self._settled.set()
 
     def settle(self, sequences: Sequence[int], owners: Sequence[_Own]) -> None:
         """Note the sequences of our own drafts; each publisher hears of it once followers have it."""
@@ -142,7 +136,10 @@ class StreamFollower:
             self._streams.note(self._base, max(sequences))
         if late:
             asyncio.get_running_loop().call_later(_GIVE_UP, self._give_up, late)
-        self.withdraw()
+        self._unsettled -= 1
+        if not self._unsettled:
+            self._recent.clear()
+            self._settled.set()
 
     async def drain(self) -> None:
         """Wait until everything acknowledged so far was handed on; not forever."""
@@ -266,10 +263,6 @@ class StreamFollower:
             self._credit = 0
         elif not headers.startswith(b"NATS/1.0 100"):
             self._odd = headers[9:].partition(b"\r\n")[0].decode("ascii", "replace")
-        self._wake.set()
-
-    def _interrupt(self, reason: str) -> None:
-        self._odd = reason
         self._wake.set()
 
     async def _receive(self) -> None:
