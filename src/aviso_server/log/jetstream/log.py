@@ -240,32 +240,23 @@ class JetStreamLog:
         return removed
 
     async def _append(self, stream: str, drafts: Sequence[Draft], ids: Sequence[str] = ()) -> Sequence[Notification]:
-        self._make_room(len(drafts))
+        self._check_open()
+        waiting, limit = self._backlog.size, self._connection.max_payload
+        if waiting and waiting + len(drafts) > self._max_waiting:
+            raise LogUnavailable(
+                f"{waiting} notifications wait to be stored and {self._max_waiting} may; publish again later"
+            )
         future: asyncio.Future[Sequence[Notification]] = asyncio.get_running_loop().create_future()
         try:
             append = PendingAppend(drafts, future, self._backlog, ids)
         except LogError as error:
             raise NotStored(str(error)) from error
-        self._hand_over(stream, append)
-        return await future
-
-    def _make_room(self, count: int) -> None:
-        self._check_open()
-        waiting = self._backlog.size
-        if waiting + count > self._max_waiting and waiting:
-            raise LogUnavailable(
-                f"{waiting} notifications wait to be stored and {self._max_waiting} may; publish again later"
-            )
-
-    def _hand_over(self, stream: str, append: PendingAppend) -> None:
-        limit = self._connection.max_payload
         if limit and append.largest > limit - _HEADROOM:
-            error = NotStored(
-                f"the notification needs {append.largest} bytes; the broker takes up to {limit - _HEADROOM} of one"
-            )
-            append.fail(error)
+            needed = f"the notification needs {append.largest} bytes"
+            append.fail(NotStored(f"{needed}; the broker takes up to {limit - _HEADROOM} of one"))
         else:
             self._publisher(stream).put(append)
+        return await future
 
     async def _remove(self, stream: str, act: Callable[[], Awaitable[Any]]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
