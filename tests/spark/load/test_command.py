@@ -182,18 +182,20 @@ def test_the_past_comes_before_the_first_publication(tmp_path: Path) -> None:
         assert json.loads(loaded.stdout)["published"] == 76
         assert "Starting Spark" not in loaded.stderr, "the Spark of the server has done it"
         assert sizes(server)[-76:] == [number for number in range(1100, 1200) if is_good(number)]
-        audited = subprocess.run(
-            [*command(server)[:4], "audit", "--json", "--config", str(server.config_file), "--url", server.url],
-            cwd=server.directory,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert audited.returncode == 0, audited.stderr
-        assert json.loads(audited.stdout)["streams"]["mars"]["acknowledged"] == 457
-        assert "Starting Spark" not in audited.stderr
+        places = {"AVISOSERVER_ARCHIVE__PATH": "archive", "AVISOSERVER_ARCHIVE__WORK_PATH": "work"}
+        for given, variables in ((["--config", str(server.config_file)], {}), ([], places)):
+            audited = subprocess.run(
+                [*command(server)[:4], "audit", "--json", *given, "--url", server.url],
+                cwd=server.directory,
+                env={**environment(), **variables},
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            assert audited.returncode == 0, audited.stderr
+            assert json.loads(audited.stdout)["streams"]["mars"]["acknowledged"] == 457
+            assert "Starting Spark" not in audited.stderr
 
 
 def test_history_waits_for_the_server_to_stop(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class Place(msgspec.Struct, frozen=True):
     path: str
     url: str
     spark: str
-    shares_spark: bool = False  # the Spark of a server of this configuration will do
+    shares_spark: bool = False  # the Spark of a server with the same `archive.work_path` will do
 
     def event_type(self, stream: str) -> str:
         """Return the name of the event type whose notifications are in a stream."""
@@ -112,7 +112,7 @@ def find(file: Path | None, path: str | None, url: str | None = None, spark: str
         path or settings.archive.path,
         url or f"http://{host}:{settings.application.port}",
         spark or settings.archive.spark,
-        settings.archive.enabled and spark is None and path in (None, settings.archive.path),
+        spark is None and path in (None, settings.archive.path),
     )
 
 
@@ -175,7 +175,7 @@ def say_that_spark_starts() -> None:
 
 
 def on_spark(place: Place, job: str, request: dict[str, Any], heard: Heard, is_small: bool = True) -> dict[str, Any]:
-    """Have a job done by the Spark of a running server of this configuration, or by one that is started for it."""
+    """Have a job done by the Spark of a running server with the same work path, or by one that is started for it."""
     if place.shares_spark and is_small:
         address = find_address(place.settings.archive.work_path / READY_FILE)
         if address is not None:
