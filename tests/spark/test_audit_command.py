@@ -80,6 +80,14 @@ def test_exit_codes_report_and_repair(spark: SparkSession, tmp_path: Path) -> No
         lines = [each.split() for each in report.splitlines()]
         assert any(each[:3] == ["30", "form", "archive"] for each in lines)
         assert any(each[:3] == ["4", "hole", "archive"] for each in lines)
+        code, report, errors = run(server, "--csv")
+        assert code == 1, errors
+        heading, *rows = report.splitlines()
+        assert heading == "event_type,first,last,what,where,first_hour,last_hour,repairable,why"
+        assert [row.split(",")[:5] for row in rows] == [
+            ["flood", "30", "30", "form", "archive"],
+            ["tide", "4", "4", "hole", "archive"],
+        ]
         verdict = json.loads((root / "_audit" / "verdict.json").read_bytes())
         assert (verdict["verdict"], verdict["streams"]["tide"]["defects"]) == ("defects", 1)
         assert insight.step(floods) == 0, "an audit changes nothing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -283,8 +283,8 @@ def status(
             ("event_type", "log_first", "log_last", "archive_first", "archive_last",
              "lag", "files", "bytes", "last_error"),
             [
-                (facts["event_type"], *((facts["log"] or {}).get(end) for end in ("first", "last")),
-                 *(facts[each] for each in ("first", "last", "lag", "files", "bytes", "last_error")))
+                (facts["event_type"], *_ends(facts["log"]), *_ends(facts),
+                 *(facts[each] for each in ("lag", "files", "bytes", "last_error")))
                 for facts in rows.values()
             ],
         )  # fmt: skip
@@ -306,6 +306,11 @@ def status(
         )
     else:
         click.echo("Nothing is archived and the log is empty")
+
+
+def _ends(held: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
+    """Return the first and the last sequence, or twice None if nothing is held or nobody knows."""
+    return (held["first"], held["last"]) if held is not None and held["last"] >= held["first"] else (None, None)
 
 
 def _row(archived: StreamStatus | None, held: LogStream | None) -> dict[str, Any]:

@@ -93,7 +93,14 @@ def audit(
     if as_json:
         print_json({**found, "repaired": found["repaired"] or []})
     elif as_csv:
-        print_csv(*_defect_table(found["streams"].values()))
+        print_csv(
+            ("event_type", "first", "last", "what", "where", "first_hour", "last_hour", "repairable", "why"),
+            [
+                (stream["event_type"], each["first"], each["last"], each["kind"], each["where"],
+                 *(each["hours"] or (None, None)), each["repairable"], each["reason"])
+                for stream in found["streams"].values() for each in stream["defects"]
+            ],
+        )  # fmt: skip
     else:
         _print(found)
     raise SystemExit(_CODES[found["verdict"]])
@@ -136,10 +143,13 @@ def _print(audit: Facts) -> None:
     for each in streams.values():
         if each["defects"]:
             click.echo()
-            headings, rows = _defect_table([each])
-            print_table(headings[1:], [row[1:] for row in rows[:_MOST_DEFECTS]], title=printable(each["event_type"]))
-            if len(rows) > _MOST_DEFECTS:
-                click.echo(f"… and {len(rows) - _MOST_DEFECTS} more; --json has all of them")
+            print_table(
+                ("sequences", "what", "where", "hours", "mended by --repair", "why"),
+                [_defect_row(one) for one in each["defects"][:_MOST_DEFECTS]],
+                title=printable(each["event_type"]),
+            )
+            if len(each["defects"]) > _MOST_DEFECTS:
+                click.echo(f"… and {len(each['defects']) - _MOST_DEFECTS} more; --json has all of them")
     for sentence, names in _sentences(streams.values()).items():
         click.echo(f"{', '.join(map(printable, names))}: {printable(sentence)}")
     for each in audit["repaired"] or ():
@@ -154,18 +164,11 @@ def _held(held: Facts | None) -> str:
     return "not checked" if held is None else range_text(held["first"], held["last"])
 
 
-def _defect_table(streams: Iterable[Facts]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    headings = ("event type", "sequences", "what", "where", "hours", "mended by --repair", "why")
-    rows = []
-    for stream in streams:
-        for each in stream["defects"]:
-            first, last = each["first"], each["last"]
-            sequences = str(first) if first == last else range_text(first, last)
-            mended = "yes" if each["repairable"] else "no"
-            rows.append(
-                (stream["event_type"], sequences, each["kind"], each["where"], _hours(each), mended, each["reason"])
-            )
-    return headings, rows
+def _defect_row(defect: Facts) -> tuple[str, ...]:
+    first, last = defect["first"], defect["last"]
+    sequences = str(first) if first == last else range_text(first, last)
+    mended = "yes" if defect["repairable"] else "no"
+    return sequences, defect["kind"], defect["where"], _hours(defect), mended, defect["reason"]
 
 
 def _hours(defect: Facts) -> str:
