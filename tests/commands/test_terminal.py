@@ -54,6 +54,17 @@ def test_a_file_gets_no_bar() -> None:
     assert "loading" not in screen.getvalue()
 
 
+def test_only_numbers_stand_at_the_right() -> None:
+    with redirect_stdout(Screen(terminal=False)) as screen:
+        print_table(("key", "value", "lag"), [("id", "e69142", 7), ("batch", 1, ""), ("name", "x", 12)])
+    assert screen.getvalue().splitlines() == [
+        "key    value   lag",
+        "id     e69142    7",
+        "batch  1",
+        "name   x        12",
+    ]
+
+
 def shown(words: str, screen: io.StringIO, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while words not in screen.getvalue() and time.monotonic() < deadline:

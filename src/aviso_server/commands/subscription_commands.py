@@ -123,8 +123,8 @@ def list_(server: Server, as_json: bool) -> None:
     print_table(("name", "event type", "delivery", "status", "health", "lag", "dead letters"), rows)
 
 
-def _lag(shown: Any) -> str:
-    return "–" if shown["lag"] is None else str(shown["lag"])
+def _lag(shown: Any) -> Any:
+    return "" if shown["lag"] is None else shown["lag"]
 
 
 @subscription.command()

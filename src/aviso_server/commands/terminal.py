@@ -102,6 +102,11 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(FAILED)
 
 
+def _are_numbers(cells: Sequence[Any]) -> bool:
+    kinds = {isinstance(cell, int | float) for cell in cells if cell != ""}
+    return kinds == {True}
+
+
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
     """Print a table: with borders on a terminal, as plain columns when piped, one value per line where it is narrow.
 
@@ -112,7 +117,8 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: s
     shown = [[cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row] for row in filled]
     lines = [list(headings), *([str(cell) for cell in row] for row in shown)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    numbers = {place for row in filled for place, cell in enumerate(row) if isinstance(cell, int | float)}
+    columns = list(zip(*filled, strict=True))
+    numbers = {place for place, cells in enumerate(columns) if _are_numbers(cells)}
     texts = [place for place in range(len(headings)) if place not in numbers]
     folded = max(texts, key=lambda place: widths[place], default=-1)
     if not console.is_terminal:

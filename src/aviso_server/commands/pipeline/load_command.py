@@ -248,7 +248,8 @@ def _print(report: LoadReport, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    click.echo(f"{summary.rows} rows: {summary.taken} taken, {summary.refused} refused")
+    rows = "1 row" if summary.rows == 1 else f"{summary.rows} rows"
+    click.echo(f"{rows}: {summary.taken} taken, {summary.refused} refused")
     for reason, count in summary.ranked()[:_MOST_REASONS]:
         click.echo(f"  {count} × {printable(reason.rule)} ({reason.code})")
     if len(summary.reasons) > _MOST_REASONS:
