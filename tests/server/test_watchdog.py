@@ -25,6 +25,7 @@ from aviso_server.http.routes import ROUTES
 from aviso_server.log.memory import MemoryLog
 from aviso_server.model.event_type import EventType
 from aviso_server.model.fields import FIELD_TYPES
+from aviso_server.server import watchdog
 from aviso_server.server.lifecycle import look_for_cycles_rarely
 from aviso_server.server.watchdog import Watchdog, _culprit
 from aviso_server.server.wiring import make_service
@@ -92,6 +93,12 @@ def test_a_loop_that_waits_is_held_by_nothing() -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert _culprit(frame) == {"where": "nothing"}
+
+
+def test_the_watchdog_blames_nobody_for_its_own_turn() -> None:
+    names: dict[str, Any] = {"sys": sys}
+    exec(compile("def measure(): return sys._getframe()", watchdog.__file__, "exec"), names)
+    assert _culprit(names["measure"]()) == {"where": "nothing"}
 
 
 def test_who_held_the_loop_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
