@@ -258,3 +258,22 @@ def test_a_field_with_very_many_values_has_a_bounded_answer(tmp_path: Path) -> N
     [found] = ask(Reader(str(tmp_path)), "fields")["fields"]
     assert len(found["values"]) == 100
     assert found["other"] + sum(each["count"] for each in found["values"]) == sum(row[3] for row in rows)
+
+
+def test_many_numbers_are_counted_in_ranges_whatever_the_answer_leaves_out(tmp_path: Path) -> None:
+    rows = [
+        (NOON, "anomaly", None, 7, 5, *TIMES),
+        *((NOON - n // 40, "anomaly", f"{n / 4:g}", 2, 1, *TIMES) for n in range(400)),
+    ]
+    write(tmp_path, "mars", {"hours": [(NOON - hour, 1) for hour in range(10)], "fields": rows})
+    [found] = ask(Reader(str(tmp_path)), "fields")["fields"]
+    assert found["bins"] == [{"from": low, "to": low + 10, "count": 80} for low in range(0, 100, 10)]
+    assert found["other"] == 300 * 2 + 7
+
+
+@pytest.mark.parametrize("values", [range(15), ["0600", *range(100, 120)], ["north", *range(20)]])
+def test_few_numbers_and_texts_have_no_ranges(tmp_path: Path, values: list[object]) -> None:
+    rows = [(NOON, "time", str(value), 2, 1, *TIMES) for value in values]
+    write(tmp_path, "mars", {"hours": [(NOON, 1)], "fields": rows})
+    [found] = ask(Reader(str(tmp_path)), "fields")["fields"]
+    assert "bins" not in found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -86,6 +88,8 @@ def percentiles(counts: Mapping[int, int], wanted: Iterable[int] = PERCENTILES) 
 
 
 _MOST_VALUES = 100  # of a field
+_MOST_BINS = 15
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")  # 0600 is a time
 _MOST_LINES = 10  # values of a field that are shown over time
 _MOST_FIELDS = 32
 _ATTEMPTS = 5
@@ -236,7 +240,27 @@ def _values(name: str, rows: list[dict[str, Any]], with_times: bool) -> dict[str
     if with_times:
         for value, row in zip(values, shown, strict=True):
             value["first"], value["last"] = event_time(row["first_time"]), event_time(row["last_time"])
-    return {"values": values, "other": other}
+    bins = None if with_times else _bins(named)
+    return {"values": values, "other": other} if bins is None else {"values": values, "other": other, "bins": bins}
+
+
+def _bins(named: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Count many numbers in ranges of a round width; None if there are few values, or others than numbers."""
+    if len(named) <= _MOST_BINS or not all(_NUMBER.fullmatch(row["value"]) for row in named):
+        return None
+    numbers = [float(row["value"]) for row in named]
+    least = (max(numbers) - min(numbers)) / (_MOST_BINS - 2)
+    if not least:
+        return None  # one number in many forms
+    unit = 10.0 ** math.floor(math.log10(least))
+    width = next(unit * each for each in (1, 2, 5, 10) if unit * each >= least * 0.999999)
+    counts: dict[int, int] = defaultdict(int)
+    for number, row in zip(numbers, named, strict=True):
+        counts[math.floor(number / width + 1e-9)] += row["count"]
+    return [
+        {"from": float(f"{place * width:.12g}"), "to": float(f"{(place + 1) * width:.12g}"), "count": counts[place]}
+        for place in range(min(counts), max(counts) + 1)
+    ]
 
 
 def _spread(counts: Mapping[int, int]) -> dict[str, Any]:

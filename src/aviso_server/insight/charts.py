@@ -248,8 +248,12 @@ def _section(reader: Reader, state: State, days: int, number: int) -> str:
         *_map_parts(ask("coverage")),
     ]
     for each in fields["fields"]:
-        rows = [(value["value"], value["count"]) for value in each["values"][:_SHOWN_VALUES]]
-        other = each["other"] + sum(value["count"] for value in each["values"][_SHOWN_VALUES:])
+        values = each["values"]
+        if "bins" in each:
+            rows = [(f"{part['from']:g} to {part['to']:g}", part["count"]) for part in each["bins"]]
+        else:
+            rows = [(value["value"], value["count"]) for value in values[:_SHOWN_VALUES]]
+        other = each["other"] + sum(value["count"] for value in values) - sum(count for _, count in rows)
         title = f"Values of {each['field']}"
         chart = ranking(title, [*rows, ("other", other)] if other else rows)
         parts.append(f"<h3>{escape(title)}</h3>{chart}")
