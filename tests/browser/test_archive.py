@@ -124,6 +124,7 @@ def test_rollups_are_seen(visit: Visit) -> None:
     expect(view.get_by_role("img", name="Notifications per hour")).to_be_visible()
     expect(view.get_by_role("application")).to_be_visible()
     expect(view.locator(".panel", has_text="Where")).to_contain_text("of one degree")
+    expect(view.locator(".map-legend")).to_contain_text("per square degree")
     view.get_by_label("Field", exact=True).select_option("region")
     values = view.get_by_role("table", name="Values of region").locator("tbody tr")
     expect(values).to_have_count(4)

@@ -40,6 +40,26 @@ def coloured(view: Locator) -> int:
     )
 
 
+def breadth(view: Locator) -> float:
+    """How much of the map lies between the leftmost and the rightmost of what is painted on it, as a share."""
+    return float(
+        view.locator(".map canvas")
+        .nth(1)
+        .evaluate(
+            """canvas => {
+              const { width, height } = canvas;
+              const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+              let [low, high] = [width, 0];
+              for (let place = 3; place < data.length; place += 4) {
+                const x = ((place - 3) / 4) % width;
+                if (data[place]) [low, high] = [Math.min(low, x), Math.max(high, x)];
+              }
+              return Math.max(0, high - low) / width;
+            }"""
+        )
+    )
+
+
 def test_form_follows_the_schema(visit: Visit) -> None:
     view = visit.open("live")
     assert view.locator(".chooser select").first.locator("option").all_inner_texts() == ["buoys", "field", "storm"]
@@ -193,6 +213,21 @@ def test_the_map_goes_where_the_events_are_and_colours_them_by_a_number(visit: V
     close = coloured(view)
     view.get_by_role("button", name="Whole world").click()
     wait_until(lambda: coloured(view) < close)  # the map had come closer by itself
+
+
+def test_the_map_follows_what_comes_elsewhere_until_it_is_moved(visit: Visit, server: Server) -> None:
+    view = visit.open("live")
+    watch(view)
+    server.client.publish("storm", storm(polygon=ring(50, 10, 0.4)))
+    expect(view.locator(".card")).to_have_count(1)
+    wait_until(lambda: 0 < breadth(view) < 0.42)
+    server.client.publish("storm", storm(polygon=ring(-30, 140, 0.4)))
+    wait_until(lambda: breadth(view) > 0.42)
+    view.get_by_role("button", name="Whole world").click()
+    wait_until(lambda: breadth(view) < 0.42)
+    server.client.publish("storm", storm(polygon=ring(50, 10, 0.4)))
+    expect(view.locator(".card")).to_have_count(3)
+    assert breadth(view) < 0.42
 
 
 def test_many_events_are_shown_by_their_density(visit: Visit, server: Server) -> None:

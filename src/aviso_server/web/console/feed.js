@@ -81,10 +81,17 @@ export class Feed {
     this.redraw();
   }
 
+  /** Say this as long as nothing has come. */
+  waitFor(words) {
+    this.#empty = words;
+    this.redraw();
+  }
+
   /** Forget everything. */
   clear() {
     this.#events = [];
     this.#fitted = false;
+    this.map.unfit();
     this.#frozen = this.#frozen && [];
     this.received = 0;
     this.#list.replaceChildren(); // cards of another question would give the wrong reasons
@@ -134,7 +141,7 @@ export class Feed {
     this.map.showCells(cells, highest);
     this.map.showEvents(dense ? [] : newestFirst.reverse());
     if (this.#fitted || !newestFirst.length) return;
-    this.#fitted = this.#live || !this.#growing; // the past comes within seconds: look again until it is all there
+    this.#fitted = !this.#live && !this.#growing; // what comes may be elsewhere: look again until it is all there
     this.map.fit(true);
   }
 

@@ -7,6 +7,7 @@ import { feature, geoEqualEarth, geoGraticule10, geoPath } from "../vendor/geo.j
 const OUTLINES = new URL("../vendor/land-110m.json", import.meta.url);
 const CLOSEST = 40;
 const WORLD = [12, 8]; // the middle of the whole world
+const FILLED = 0.82; // of the canvas, by what the map is fitted to
 const FRESH = 2500; // milliseconds for which an event that has just come stands out
 
 let land = null;
@@ -64,18 +65,25 @@ export class WorldMap {
   #due = false;
 
   #moved = false; // by hand: nothing else moves it then
+  #box = null; // what the view has to hold: south, west, north, east; null where somebody has chosen the view
 
-  /** Move so that all events and cells are to be seen, unless somebody has moved the map and `gently` is set. */
+  /**
+   * Move so that all events and cells are to be seen.
+   *
+   * `gently`: not if somebody has moved the map, nor if all of them are to be seen already.
+   */
   fit(gently = false) {
     if (gently && this.#moved) return;
     const box = boxAround(this.#events, this.#cells);
     if (!box) return gently || this.showWorld();
-    const [south, west, north, east] = box;
-    const scale = Math.min(360 / (east - west + 4), 150 / (north - south + 3)) * 0.75;
-    this.#centre = [(south + north) / 2, (west + east) / 2];
-    this.#scale = Math.max(1, Math.min(CLOSEST / 3, scale));
-    if (this.#scale === 1) this.#centre = WORLD;
+    if (gently && this.#box && isWithin(box, this.#box)) return;
+    [this.#moved, this.#box] = [false, box];
     this.#viewChanged();
+  }
+
+  /** Forget what the map was fitted to: something else is going to come. */
+  unfit() {
+    this.#box = null;
   }
 
   /** Show these events, oldest first: objects with `shape`, `id`, `arrived` and perhaps a `tint`. */
@@ -104,6 +112,7 @@ export class WorldMap {
 
   /** Move so that a pair is in the middle. */
   centreOn([latitude, longitude], scale = Math.max(this.#scale, 2.5)) {
+    [this.#moved, this.#box] = [true, null];
     this.#centre = [latitude, longitude];
     this.#scale = scale;
     this.#viewChanged();
@@ -111,6 +120,7 @@ export class WorldMap {
 
   /** Go back to the whole world. */
   showWorld() {
+    [this.#moved, this.#box] = [true, null];
     this.#centre = WORLD;
     this.#scale = 1;
     this.#viewChanged();
@@ -118,7 +128,7 @@ export class WorldMap {
 
   /** Come closer, or go away with a factor below 1. */
   zoomBy(factor) {
-    this.#moved = true;
+    [this.#moved, this.#box] = [true, null];
     this.#scale = Math.max(1, Math.min(CLOSEST, this.#scale * factor));
     this.#viewChanged();
   }
@@ -173,12 +183,33 @@ export class WorldMap {
   }
 
   #project() {
+    if (this.#box) this.#holdBox();
     const [latitude, longitude] = this.#centre;
+    this.#turn(longitude, this.#scale);
+    const [x, y] = this.pointOf([latitude, longitude]);
+    const [north, south] = [90, -90].map((edge) => this.pointOf([edge, longitude])[1]);
+    const room = [this.#height - south, -north]; // no empty space above the north pole and below the south pole
+    const down = room[0] > room[1] ? (room[0] + room[1]) / 2 : Math.max(room[0], Math.min(room[1], this.#height / 2 - y));
+    this.#projection.translate([this.#width / 2 - x, down]);
+  }
+
+  /** Choose centre and scale so that the box just fits, with a margin around it. */
+  #holdBox() {
+    const [south, west, north, east] = this.#box;
+    const longitude = (west + east) / 2;
+    this.#turn(longitude, 1);
+    const middle = Math.max(south, Math.min(north, 0)); // the widest part
+    const [left, right] = [west, east].map((edge) => this.pointOf([middle, edge])[0]);
+    const [top, bottom] = [north, south].map((edge) => this.pointOf([edge, longitude])[1]);
+    const scale = Math.min(this.#width / (right - left), this.#height / (bottom - top)) * FILLED;
+    this.#scale = Math.max(1, Math.min(CLOSEST / 3, scale));
+    this.#centre = this.#scale === 1 ? WORLD : [this.#projection.invert([0, (top + bottom) / 2])[1], longitude];
+  }
+
+  /** Turn the world to a longitude, large enough for the canvas times `scale`, with its middle at the origin. */
+  #turn(longitude, scale) {
     this.#projection.rotate([-longitude, 0]).fitSize([this.#width, this.#height], { type: "Sphere" });
-    this.#projection.scale(this.#projection.scale() * this.#scale * 1.06);
-    const [x, y] = this.#projection.translate([0, 0])([longitude, latitude]);
-    const middle = this.#scale === 1 ? 0 : y;
-    this.#projection.translate([this.#width / 2 - x, this.#height / 2 - middle]);
+    this.#projection.scale(this.#projection.scale() * scale * 1.06).translate([0, 0]);
   }
 
   #drawGround(colours) {
@@ -280,7 +311,7 @@ export class WorldMap {
   }
 
   #pan([latitude, longitude], x, y) {
-    this.#moved = true;
+    [this.#moved, this.#box] = [true, null];
     const degrees = 180 / (Math.PI * this.#projection.scale());
     const east = ((((longitude - x * degrees) % 360) + 540) % 360) - 180;
     this.#centre = [Math.max(-80, Math.min(80, latitude + y * degrees)), east];
@@ -318,14 +349,25 @@ export class WorldMap {
 
 /** South, west, north and east of events and cells; null if there are none. */
 function boxAround(events, cells) {
-  const pairs = [
-    ...events.flatMap(({ shape }) => (shape.type === "Polygon" ? shape.coordinates[0] : shape.coordinates)),
-    ...cells.flatMap(([south, west]) => [[west, south], [west + 1, south + 1]]),
-  ];
-  if (!pairs.length) return null;
-  let box = [90, 180, -90, -180];
-  for (const [x, y] of pairs) box = [Math.min(box[0], y), Math.min(box[1], x), Math.max(box[2], y), Math.max(box[3], x)];
-  return box;
+  const boxes = [...events.map(boxOf), ...cells.map(([south, west]) => [south, west, south + 1, west + 1])];
+  if (!boxes.length) return null;
+  return boxes.reduce((one, other) => [
+    Math.min(one[0], other[0]), Math.min(one[1], other[1]), Math.max(one[2], other[2]), Math.max(one[3], other[3])]);
+}
+
+/** The box around an event, looked for once. */
+function boxOf(event) {
+  if (event.box) return event.box;
+  const { type, coordinates } = event.shape;
+  const box = [90, 180, -90, -180];
+  for (const [x, y] of type === "Polygon" ? coordinates[0] : coordinates) {
+    [box[0], box[1], box[2], box[3]] = [Math.min(box[0], y), Math.min(box[1], x), Math.max(box[2], y), Math.max(box[3], x)];
+  }
+  return event.box = box;
+}
+
+function isWithin(inner, outer) {
+  return inner[0] >= outer[0] && inner[1] >= outer[1] && inner[2] <= outer[2] && inner[3] <= outer[3];
 }
 
 function paint(brush, trace, { fill, stroke, width = 1 }) {

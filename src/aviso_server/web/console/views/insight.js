@@ -3,6 +3,7 @@
 import { ask } from "../api.js";
 import { ranking, timeBars, timeLines } from "../charts.js";
 import { announce, element, newId } from "../dom.js";
+import { Legend } from "../legend.js";
 import { WorldMap } from "../map.js";
 import { Notice } from "../notice.js";
 import { count, several, stamp } from "../numbers.js";
@@ -37,6 +38,7 @@ export function insight() {
   const seen = element("div", { class: "wide" });
   const map = new WorldMap("World map with the cells that notifications touch. Drag or use the arrow keys to move, plus and minus to zoom.");
   const mapWords = element("p", { class: "soft" });
+  const legend = new Legend(map);
   where.append(mapWords, map.node);
   const content = element("div", { class: "stack", hidden: true },
     tiles, panel("When", hours), delays, where,
@@ -57,6 +59,7 @@ export function insight() {
   }
 
   async function choose() {
+    map.unfit();
     field.replaceChildren();
     await look();
   }
@@ -97,6 +100,7 @@ export function insight() {
     showDelays(found.delays);
     where.hidden = !found.coverage?.cells.length;
     map.showCells(found.coverage?.cells ?? [], found.coverage?.highest ?? 1);
+    legend.density(found.coverage?.highest ?? 1);
     map.fit(true);
     mapWords.textContent = where.hidden ? "" : `${several(found.coverage.cells.length, "cell")} of one degree, at most ${several(found.coverage.highest, "notification")} in one.`;
     showValues(found.fields.fields);
@@ -111,14 +115,14 @@ export function insight() {
   }
 
   function showValues(fields) {
-    const before = field.value;
+    const before = field.value || best(fields);
     field.replaceChildren(...fields.map((each) => element("option", { value: each.field, selected: each.field === before }, each.field)));
     const chosen = fields.find((each) => each.field === field.value);
     if (!chosen) return values.replaceChildren(element("p", { class: "empty" }, "No fields."));
-    const bins = binned(chosen.values);
-    const rows = bins ?? chosen.values.slice(0, SHOWN);
-    const other = chosen.other + (bins ? 0 : chosen.values.slice(SHOWN).reduce((sum, each) => sum + each.count, 0));
-    values.replaceChildren(ranking(`Values of ${chosen.field}`, other ? [...rows, { value: "all others", count: other }] : rows));
+    const rows = chosen.bins?.map((bin) => ({ value: `${bin.from} to ${bin.to}`, count: bin.count })) ?? chosen.values.slice(0, SHOWN);
+    const total = chosen.other + chosen.values.reduce((sum, each) => sum + each.count, 0);
+    const other = total - rows.reduce((sum, each) => sum + each.count, 0);
+    values.replaceChildren(ranking(`Values of ${chosen.field}`, other ? [...rows, { value: chosen.bins ? "rare values, of any size" : "all others", count: other }] : rows));
   }
 
   function showSeen(fields) {
@@ -151,28 +155,9 @@ export function insight() {
   };
 }
 
-/** More numbers than are shown, as ranges from the lowest to the highest; null if they are not all numbers. */
-function binned(values) {
-  const numbers = values.map(({ value }) => (/^-?\d+(\.\d+)?$/.test(value) && !/^0\d/.test(value) ? Number(value) : NaN));
-  if (values.length <= SHOWN || numbers.some(Number.isNaN)) return null;
-  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
-  const width = roundWidth((high - low) / (SHOWN - 2));
-  const first = Math.floor(low / width);
-  const bins = Array.from({ length: Math.floor(high / width) - first + 1 }, (_, place) => ({
-    value: `${tidy((first + place) * width)} to ${tidy((first + place + 1) * width)}`, count: 0,
-  }));
-  values.forEach(({ count: many }, place) => { bins[Math.floor(numbers[place] / width) - first].count += many; });
-  return bins;
-}
-
-/** The next of 1, 2, 5, 10, 20, … */
-function roundWidth(width) {
-  const unit = 10 ** Math.floor(Math.log10(width));
-  return unit * [1, 2, 5, 10].find((each) => each * unit >= width * 0.999999);
-}
-
-function tidy(number) {
-  return String(Number(number.toPrecision(12)));
+/** The first field of which most values are known one by one. */
+function best(fields) {
+  return fields.toSorted((one, other) => one.other - other.other)[0]?.field;
 }
 
 function panel(title, ...children) {
