@@ -152,3 +152,15 @@ def test_a_time_whose_notifications_the_page_has_dropped(visit_to: Open, tmp_pat
         expect(view.locator(".cards")).to_contain_text("The page keeps only the newest 20,000 notifications")
         view.get_by_role("button", name="Replay only this").click()
         expect(view.locator(".card")).to_contain_text("Anna")
+
+
+def test_times_on_one_axis_have_all_a_date_or_none(visit: Visit) -> None:
+    visit.open("history")
+    words = visit.page.evaluate(
+        """async () => {
+          const { clocks } = await import("./static/console/numbers.js");
+          const now = new Date().setUTCHours(12, 0, 0, 0);
+          return [clocks([now, now]), clocks([now - 86_400_000, now])].map((each) => each.map((word) => word.length));
+        }"""
+    )
+    assert words == [[8, 8], [19, 19]]

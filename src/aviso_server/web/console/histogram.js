@@ -1,7 +1,7 @@
 // When things happened: bars over time, and a part of it to choose by dragging or with the keyboard.
 
 import { drawing, element } from "./dom.js";
-import { clock, duration, several } from "./numbers.js";
+import { clock, clocks, duration, several } from "./numbers.js";
 
 const MOST = 120; // bars
 const FEWEST = 40;
@@ -99,8 +99,9 @@ export class Histogram {
     }
     this.#bars.replaceChildren(...rects);
     const ends = [first * this.#width, ((first + last + 1) / 2) * this.#width, (last + 1) * this.#width];
-    [...this.#axis.children].forEach((node, place) => { node.textContent = clock(ends[place]); });
-    this.#picture.setAttribute("aria-label", `Notifications over time, from ${clock(ends[0])} to ${clock(ends[2])} UTC`);
+    const words = clocks(ends);
+    [...this.#axis.children].forEach((node, place) => { node.textContent = words[place]; });
+    this.#picture.setAttribute("aria-label", `Notifications over time, from ${words[0]} to ${words[2]} UTC`);
     for (const slider of [this.#from, this.#to]) slider.max = last - first;
     if (!this.#chosen) this.#to.value = last - first;
   }

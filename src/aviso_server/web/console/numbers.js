@@ -39,9 +39,14 @@ export function duration(seconds) {
 
 /** The time of day of an instant, with the date if it is not today. */
 export function clock(instant) {
-  const text = new Date(instant).toISOString();
-  const today = new Date().toISOString().slice(0, 10);
-  return text.slice(0, 10) === today ? text.slice(11, 19) : `${text.slice(0, 10)} ${text.slice(11, 19)}`;
+  return clocks([instant])[0];
+}
+
+/** The same for several instants that are read together: all of them with the date, or none. */
+export function clocks(instants) {
+  const texts = instants.map((instant) => new Date(instant).toISOString());
+  const short = texts.every((text) => text.startsWith(today()));
+  return texts.map((text) => (short ? text.slice(11, 19) : `${text.slice(0, 10)} ${text.slice(11, 19)}`));
 }
 
 /** Date and time of an instant, to the minute. */

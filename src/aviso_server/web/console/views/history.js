@@ -8,7 +8,7 @@ import { Feed } from "../feed.js";
 import { Histogram } from "../histogram.js";
 import { WorldMap } from "../map.js";
 import { Notice } from "../notice.js";
-import { bytes, clock, several } from "../numbers.js";
+import { bytes, clocks, several } from "../numbers.js";
 import { Origin, firstInLog } from "../origin.js";
 import { SpanForm } from "../span_form.js";
 import { showSnippets } from "../snippet_dialog.js";
@@ -33,7 +33,7 @@ export function history() {
     chosen.hidden = range === null;
     if (range) {
       chosen.replaceChildren(
-        element("span", {}, `${clock(range[0])} to ${clock(range[1])} UTC`),
+        element("span", {}, `${clocks(range).join(" to ")} UTC`),
         button("Replay only this", () => { span.write(range); run(); }, { class: "button small" }),
         button("Show all", () => histogram.unbrush(), { class: "button quiet small" }));
     }

@@ -14,12 +14,13 @@ import { Watch } from "../stream.js";
 import { keep } from "./subscriptions.js";
 
 const KEPT = 2000;
-const EMPTY = "Nothing yet. Press Watch, then publish something on the Publish page, or wait for others to.";
+const BEFORE = "Nothing yet. Press Watch, then publish something on the Publish page, or wait for others to.";
+const WATCHING = "Nothing yet. Publish something on the Publish page, or wait for others to.";
 
 /** The view; `node` is shown when its page is. */
 export function live() {
   const map = new WorldMap("World map with the events received. Drag or use the arrow keys to move, plus and minus to zoom.");
-  const feed = new Feed(map, { kept: KEPT, empty: EMPTY, live: true });
+  const feed = new Feed(map, { kept: KEPT, empty: BEFORE, live: true });
   const activity = new Activity();
   feed.onSecond = (seconds) => activity.show(seconds);
   const notice = new Notice();
@@ -37,6 +38,7 @@ export function live() {
     notice.clear();
     journal.replaceChildren();
     feed.clear();
+    feed.waitFor(WATCHING);
     const request = chooser.request();
     asked = JSON.stringify(request);
     feed.why = (id) => whyHere(request, id);
@@ -60,6 +62,7 @@ export function live() {
     watch = null;
     toggle.textContent = "Watch";
     compare();
+    feed.waitFor(BEFORE);
     tell("off", "Not watching");
   }
 

@@ -98,7 +98,7 @@ export function subscriptions() {
 
   onWish = () => timer && offer();
   onSession(() => { close(); if (timer) look(); });
-  const node = element("div", { class: "stack" },
+  const node = element("div", { class: "page" },
     element("h1", {}, "Subscriptions"),
     element("p", { class: "lead" }, "Filters with a name: what matches is kept and sent to you, or fetched by your workers. Make one with “Keep this” on the Live page."),
     notice.node, making,
