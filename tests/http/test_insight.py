@@ -39,7 +39,10 @@ CONFIG: dict[str, Any] = {
 }
 TABLES: dict[str, Any] = {
     "hours": [(NOON - 1, 2), (NOON, 3)],
-    "fields": [(NOON, "port", "oslo", 5, 1, NOON * 3600 * 10**9, NOON * 3600 * 10**9)],
+    "fields": [
+        (NOON, "port", "oslo", 5, 1, NOON * 3600 * 10**9, NOON * 3600 * 10**9),
+        *((NOON, "height", f"{n}.5", 1, 1, NOON * 3600 * 10**9, NOON * 3600 * 10**9) for n in range(40)),
+    ],
     "delays": [(NOON, "run", 60, 5)],
     "cells": [(NOON, 50, 10, 5)],
     "coverage": [(NOON // 24, 50, 10, 5)],
@@ -80,6 +83,11 @@ def test_everybody_sees_what_they_may_read(server: Server) -> None:
     assert listed(server) == ["tide"]
     assert listed(server, "reader-user") == ["secret", "tide"]
     assert listed(server, "admin-user") == ["partial", "secret", "tide"]
+
+
+def test_many_numbers_come_in_ranges(server: Server) -> None:
+    [found] = get(server, f"/tide/fields?field=height&{SPAN}").json()["fields"]
+    assert found["bins"] == [{"from": 5.0 * n, "to": 5.0 * n + 5, "count": 5} for n in range(8)]
 
 
 def test_what_there_is_and_how_fresh(server: Server) -> None:

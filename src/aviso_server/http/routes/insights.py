@@ -75,10 +75,19 @@ class ValueSeen(ValueCounted, frozen=True):
     last: Instant
 
 
+class CountedBetween(Answer, frozen=True, rename={"from_": "from"}):
+    from_: float
+    to: float
+    count: Count
+
+
 class FieldCounted(Answer, frozen=True):
     field: str
     values: list[ValueCounted]
     other: Annotated[Count, Meta(description="How often all less frequent values came.")]
+    bins: Annotated[
+        list[CountedBetween] | UnsetType, Meta(description="Many numbers, counted in ranges without their upper ends.")
+    ] = UNSET
 
 
 class FieldSeen(Answer, frozen=True):
