@@ -17,7 +17,7 @@ from aviso_server.lake.storage import remove
 from aviso_server.lake.table import Tables, streams
 from aviso_server.model.notification import Notification
 from aviso_server.spark.archiver import ArchiveStatus
-from aviso_server.spark.insight import Rollup, Subject, ask_recount, asked_recounts, roll_up, subject_of, subjects
+from aviso_server.spark.insight import Rollup, Subject, roll_up, subject_of, subjects
 from tests.spark.insight_scene import BASE, EVENT_TYPES, archive, forecast_with, made_up, plain, stored_rows
 
 
@@ -139,7 +139,7 @@ def test_a_delete_before_a_merge_is_noticed(scene: Callable[[str], Scene]) -> No
     assert place.step() > 0
 
 
-def test_rows_that_were_replaced_are_counted_anew_when_that_is_asked_for(scene: Callable[[str], Scene]) -> None:
+def test_rows_that_were_replaced_are_counted_anew(scene: Callable[[str], Scene]) -> None:
     """As many as before, others, at other times, and then merged: nothing that counting rows could tell."""
     chance, place = random.Random(12), scene("forecast")
     place.grow(chance, 30)
@@ -147,13 +147,11 @@ def test_rows_that_were_replaced_are_counted_anew_when_that_is_asked_for(scene: 
     place.step()
     other = [made_up(chance, "forecast", number) for number in place.live if number > 30]
     later = [msgspec.structs.replace(each, time=each.time + 40 * HOUR) for each in other]
-    ask_recount(str(place.root), "forecast", 31, 50)
     archive(place.root, "forecast", later, 31, 50)
     place.live |= {each.sequence: each for each in later}
     place.compact(everything=True)
     assert place.step() > 0
     assert place.step() == 0
-    assert asked_recounts(str(place.root), "forecast") == {}
 
 
 def test_everything_wiped_leaves_empty_tables(scene: Callable[[str], Scene]) -> None:

@@ -29,7 +29,6 @@ __all__ = [
     "STATE",
     "TABLES",
     "VALUES",
-    "Block",
     "Day",
     "Reader",
     "State",
@@ -74,15 +73,6 @@ class Day(msgspec.Struct, frozen=True):
     last_time: int
 
 
-class Block(msgspec.Struct, frozen=True):
-    """A file of the archive."""
-
-    first: int
-    last: int
-    name: str
-    rows: int
-
-
 class State(msgspec.Struct, frozen=True):
     """How far a stream is rolled up."""
 
@@ -93,7 +83,8 @@ class State(msgspec.Struct, frozen=True):
     updated: int = 0  # nanoseconds
     generation: int = 0
     days: tuple[Day, ...] = ()  # ascending
-    blocks: tuple[Block, ...] = ()
+    version: int = -1  # of the table of the archive
+    stamp: str | None = None  # of the commit that made it: the same number may come again
 
     @property
     def count(self) -> int:

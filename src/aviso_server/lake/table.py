@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -35,7 +35,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from aviso_server.errors import PipelineError
 from aviso_server.lake import storage
 from aviso_server.lake.files import ROW_GROUP_ROWS, Covered, DataFile, NewFile, covered_by, discard
-from aviso_server.lake.ranges import Range, clipped, without_ranges
+from aviso_server.lake.ranges import Range, clipped, joined_ranges, without_ranges
 from aviso_server.lake.schema import BBOX_KIND, CORNERS
 from aviso_server.lake.storage import joined
 
@@ -219,6 +219,36 @@ class Table:
         with self._lock, self._clearly():
             delta = self._delta if self._delta is not None and self._delta.version() == version else self._open(version)
             return QueryBuilder(_QUERYING).register("notifications", delta)
+
+    def stamp(self, version: int) -> str | None:
+        """Return what tells a commit from another one of its number; None if it is not kept."""
+        return storage.stamp(self._commit_file(version))
+
+    def changed(self, version: int, stamp: str | None, now: int) -> list[Range] | None:
+        """Return between which sequences rows were changed since a version; None if it is not kept, or another one.
+
+        Merging changes none. Of a file that was removed all rows count, and of the one in its place.
+        """
+        if version == now and stamp == self.stamp(version):
+            return []
+        try:
+            if stamp is None or stamp != self.stamp(version) or version > now:
+                return None
+            actions = pa.table(self._open(version).get_add_actions(flatten=True)).to_pylist()
+            rows = {unquote(each["path"]): (each.get("min.sequence"), each.get("max.sequence")) for each in actions}
+            found: list[Range] = []
+            for number in range(version + 1, now + 1):
+                for kind, action in self._actions(number):
+                    if kind == "add":
+                        said = json.loads(action.get("stats") or "{}")
+                        limits = [said.get(which, {}).get("sequence") for which in ("minValues", "maxValues")]
+                        rows[unquote(action["path"])] = (limits[0], limits[1])
+                    if kind in ("add", "remove") and action.get("dataChange", True):
+                        first, last = rows.get(unquote(action["path"]), (None, None))
+                        found += [] if first is None or last is None else [(first, last)]
+            return joined_ranges(found)
+        except (DeltaError, OSError):
+            return None
 
     def covered(self, file: DataFile) -> Covered:
         """What a file's footer says; of a file that others have written, that it has all rows."""
@@ -411,10 +441,13 @@ class Table:
 
     def _made_at(self, version: int) -> datetime:
         """Return when a version was committed."""
-        with storage.open_file(self._commit_file(version)) as content:
-            actions = map(json.loads, content.read().splitlines())
-            milliseconds = next(each["commitInfo"]["timestamp"] for each in actions if "commitInfo" in each)
+        milliseconds = next(each["timestamp"] for kind, each in self._actions(version) if kind == "commitInfo")
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+    def _actions(self, version: int) -> list[tuple[str, dict[str, Any]]]:
+        """Return what a commit says, by kind."""
+        with storage.open_file(self._commit_file(version)) as content:
+            return [pair for line in content.read().splitlines() for pair in json.loads(line).items()]
 
     def _commit_file(self, version: int) -> str:
         return joined(self.folder, f"_delta_log/{version:020d}.json")

@@ -51,7 +51,6 @@ from aviso_server.spark.audit_comparison import (
     outside,
 )
 from aviso_server.spark.catalogue import AnyType, event_type_of, fetch_catalogue
-from aviso_server.spark.insight import ask_recount
 from aviso_server.spark.session import reason
 from aviso_server.spark.tasks import run_tasks
 from pyspark_aviso.client import choose_types, connect, fetch_types
@@ -583,12 +582,10 @@ class Repairer:
 
     def _replace(self, table: Table, group: _Group, made: NewFile) -> bool:
         """Commit a file in the place of others; False if another writer was faster."""
-        ask_recount(self._tables.root, table.stream, group.first, group.last)
         try:
             table.commit([made], group.files)
         except Conflict:
             return False
-        ask_recount(self._tables.root, table.stream, group.first, group.last)
         return True
 
 

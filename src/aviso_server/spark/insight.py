@@ -7,10 +7,8 @@ always what they would be if they were made from nothing, and only touched hours
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -29,7 +27,6 @@ from aviso_server.insight.counts import (
     STATE,
     TABLES,
     VALUES,
-    Block,
     Day,
     State,
     folder_of,
@@ -38,10 +35,10 @@ from aviso_server.insight.counts import (
     table_name,
     table_names,
 )
-from aviso_server.lake.files import DataFile, read_rows
-from aviso_server.lake.ranges import Range, joined_ranges
+from aviso_server.lake.files import DataFile
+from aviso_server.lake.ranges import Range, clipped
 from aviso_server.lake.storage import joined, list_folder, open_file, remove, write_file
-from aviso_server.lake.table import Tables
+from aviso_server.lake.table import Snapshot, Tables
 from aviso_server.model.event_type import EventType, GenericType
 from aviso_server.model.fields import DateField, Field, IntField, PointCloudField, SpatialField, TimeField
 from aviso_server.model.times import SECOND
@@ -50,7 +47,7 @@ from aviso_server.spark.catalogue import fetch_catalogue
 from aviso_server.spark.lake_files import read_files
 from aviso_server.spark.session import reason
 
-__all__ = ["SCHEMAS", "Rollup", "Subject", "ask_recount", "keep_insight", "roll_up", "subject_of", "subjects"]
+__all__ = ["SCHEMAS", "Rollup", "Subject", "keep_insight", "roll_up", "subject_of", "subjects"]
 
 logger = logging.getLogger(__name__)
 
@@ -326,62 +323,6 @@ def _filled(changes: pa.Table) -> pa.Table:
     return pa.concat_tables([SCHEMAS["cells"].empty_table(), *parts])
 
 
-def compare(state: State, files: Sequence[DataFile]) -> tuple[tuple[Block, ...], list[tuple[int, int]]]:
-    """The files as they are now, and the ranges of rolled up sequences in which something is gone."""
-    known = {block.name: block for block in state.blocks}
-    blocks, changed = [], []
-    for file in files:
-        if (before := known.get(file.name)) is not None:
-            blocks.append(before)
-            continue
-        past = min(file.last, state.through)
-        if file.first <= past:
-            now = file.rows if past == file.last else _rows(file, past)
-            if _counted(state.blocks, file.first, past) != now:
-                changed.append((file.first, past))
-        blocks.append(Block(file.first, file.last, file.name, file.rows))
-    return tuple(blocks), changed
-
-
-def _counted(blocks: Sequence[Block], first: int, last: int) -> int | None:
-    """How many a range had; None if the files were cut in another way."""
-    inside = [block for block in blocks if first <= block.first and block.last <= last]
-    if sum(block.last - block.first + 1 for block in inside) != last - first + 1:
-        return None
-    return sum(block.rows for block in inside)
-
-
-def _rows(file: DataFile, last: int) -> int:
-    """How many notifications a file has up to a sequence."""
-    with open_file(file.path) as content:
-        sequences = read_rows(content, ["sequence"])["sequence"]
-    return pc.sum(pc.less_equal(sequences, last)).as_py() or 0
-
-
-_NAME = re.compile(r"recount-(\d+)-(\d+)-[0-9a-f]{32}", re.ASCII)
-
-
-def ask_recount(root: str, stream: str, first: int, last: int) -> None:
-    """Let the next roll-up count these sequences anew; a stream without tables is counted from nothing anyway."""
-    folder = folder_of(root, stream)
-    if any(each.name == STATE for each in list_folder(folder)):
-        write_file(joined(folder, f"recount-{first}-{last}-{uuid.uuid4().hex}"), b"")
-
-
-def asked_recounts(root: str, stream: str) -> dict[str, Range]:
-    """What is to be counted anew, by the path that is to be removed when that is done."""
-    found = {}
-    for each in list_folder(folder_of(root, stream)):
-        if (name := _NAME.fullmatch(each.name)) is not None:
-            found[each.path] = (int(name[1]), int(name[2]))
-    return found
-
-
-def is_recount(name: str) -> bool:
-    """True if a file of this name asks for a recount."""
-    return _NAME.fullmatch(name) is not None
-
-
 _MOST_DAYS = 4  # at once: bounds the memory
 _MOST_ROWS = 500_000
 
@@ -409,19 +350,20 @@ class Rollup:
 
     def step(self, subject: Subject) -> int:
         """Bring the tables of a stream up to date; how many hours had to be made."""
-        recounts = asked_recounts(self._root, subject.stream)  # first: files may be replaced any time
         with self._tables.of(subject.stream).held() as snapshot:
-            return self._step(subject, snapshot.files, recounts)
+            return self._step(subject, snapshot)
 
-    def _step(self, subject: Subject, files: Sequence[DataFile], recounts: Mapping[str, Range]) -> int:
-        known = self.state(subject.stream)
+    def _step(self, subject: Subject, snapshot: Snapshot) -> int:
+        table, files, known = self._tables.of(subject.stream), snapshot.files, self.state(subject.stream)
         state = known or State(subject.stream, subject.event_type, subject.rules)
-        if (state.event_type, state.rules) != (subject.event_type, subject.rules) or _last(files) < state.through:
+        changed: list[Range] | None = None
+        if (state.event_type, state.rules) == (subject.event_type, subject.rules) and _last(files) >= state.through:
+            changed = table.changed(state.version, state.stamp, snapshot.version)
+        if changed is None:
             state = State(subject.stream, subject.event_type, subject.rules, generation=state.generation)
-        blocks, changed = compare(state, files)
-        if state == known and blocks == state.blocks and not recounts:
+        elif state.version == snapshot.version:
             return 0
-        hours = self._touched(state, subject, files, changed, joined_ranges(recounts.values()))
+        hours = self._touched(state, subject, files, clipped(changed or [], 1, state.through))
         days = {day.day: day for day in state.days}
         generation = state.generation + 1
         for chunk in _chunks(hours):
@@ -437,12 +379,11 @@ class Rollup:
             updated=self._clock(),
             generation=generation,
             days=tuple(days[number] for number in sorted(days)),
-            blocks=blocks,
+            version=snapshot.version,
+            stamp=table.stamp(snapshot.version),
         )
         folder = folder_of(self._root, subject.stream)
         write_file(joined(folder, STATE), msgspec.json.encode(now))
-        for path in recounts:
-            remove(path)
         self._sweep(folder, now, known)
         return len(hours)
 
@@ -450,23 +391,17 @@ class Rollup:
         remove(folder_of(self._root, stream))
 
     def _touched(
-        self,
-        state: State,
-        subject: Subject,
-        files: Sequence[DataFile],
-        changed: Sequence[Range],
-        recounts: Sequence[Range],
+        self, state: State, subject: Subject, files: Sequence[DataFile], changed: Sequence[Range]
     ) -> dict[int, _Hour]:
         """The hours of new notifications, of those that were replaced, and of those that were there and may be gone."""
-        changed = [*changed, *recounts]
         fresh = [
             file
             for file in files
-            if file.last > state.through or any(file.first <= last and first <= file.last for first, last in recounts)
+            if file.last > state.through or any(file.first <= last and first <= file.last for first, last in changed)
         ]
         rows: list[Mapping[str, int]] = []
         if fresh:
-            rows = Questions(self._session, subject, fresh).presence(state.through, recounts).to_pylist()
+            rows = Questions(self._session, subject, fresh).presence(state.through, changed).to_pylist()
         new = {row["hour"]: row for row in rows}
         touched = {hour: _Hour(row["first_sequence"], row["last_sequence"], row["count"]) for hour, row in new.items()}
         for day in state.days:
@@ -534,7 +469,7 @@ class Rollup:
         """Remove files that no reader looks for: not of this state, and not of the one before."""
         kept = {STATE, *table_names(now.days), *table_names(before.days if before else ())}
         for each in list_folder(folder):
-            if each.name not in kept and not is_recount(each.name):
+            if each.name not in kept:
                 remove(each.path)
 
 
