@@ -1,17 +1,19 @@
 """A simulated world for the real code of subscriptions: servers that crash, hang and share a log, and sinks that fail.
 
-Loop, clock, log, records and sinks are simulated, as in `tests/delivery/simulation.py`; registry, cursors, push, pull,
-hub and store are the real ones. A crash is what it is to a process: nothing that the server does later has an effect.
+Loop, clock, log, archive, records and sinks are simulated, as in `tests/delivery/simulation.py`; registry, cursors,
+push, pull, hub and store are the real ones. A crash is what it is to a process: nothing that the server does later has
+an effect. Meanwhile filters change, notifications are deleted, wiped, archived and removed by retention.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import secrets
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -32,6 +34,7 @@ from aviso_server.subscriptions.registry import Limits, NoSuchSubscription, Subs
 from aviso_server.subscriptions.signatures import Vault
 from aviso_server.subscriptions.sinks import Answer, NotSent, Sink, SinkClient, SinkRules
 from aviso_server.subscriptions.subscription import ANYBODY, Definition, Subscription
+from tests.archive.memory_archive import MemoryArchive
 from tests.delivery.scene import TIDE
 from tests.delivery.simulation import PORTS, SimulatedLog, SimulatedLoop, Step
 
@@ -42,6 +45,7 @@ T = TypeVar("T")
 DEAD_AFTER = 4.0  # seconds without a sign of life after which others may take over
 LEASE = 30  # seconds
 ANSWERED = 300.0  # seconds after which nobody waits for an answer
+HEARD = 25.0  # seconds within which all servers have heard of a change, and what they had begun has ended
 NAMES = {"single": ("oslo", 1, "block"), "batches": (None, 4, "block"), "parking": (None, 3, "park")}
 SERVER: ContextVar[Server | None] = ContextVar("SERVER", default=None)
 
@@ -49,9 +53,10 @@ SERVER: ContextVar[Server | None] = ContextVar("SERVER", default=None)
 class Records:
     """What is durable beside the log: survives every crash, and tells what was removed."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_saved: Callable[[Change], None]) -> None:
         self.newest = 0
         self.records: dict[str, Record] = {}
+        self.on_saved = on_saved
 
     def save(self, change: Change) -> int | None:
         known = self.records.get(change.key)
@@ -59,6 +64,7 @@ class Records:
             return None
         self.newest += 1
         self.records[change.key] = Record(change.key, self.newest, change.value)
+        self.on_saved(change)
         return self.newest
 
 
@@ -86,7 +92,7 @@ class ServerRecords:
     async def save(self, changes: Sequence[Change]) -> Sequence[int | None]:
         await self._reach()
         revisions = [self._records.save(change) for change in changes]
-        if any(change.key.startswith("server.") for change in changes):
+        if changes[0].key.startswith("server.") and revisions[0] is not None:
             self.last_sign = self._world.loop.time()
         if self.shared and self._world.chance.random() < self._world.lossy:
             raise LogUnavailable("the broker did not answer in time")  # but it has stored it
@@ -120,11 +126,11 @@ class SimulatedSinks(SinkClient):
             await self._world.loop.create_future()
         if method == b"OPTIONS":
             return Answer(200, {"webhook-allowed-origin": "*"}, b"", 0.0)
-        async with asyncio.timeout(15.0):
-            try:
+        try:
+            async with asyncio.timeout(15.0):
                 return await self._world.receive(self._server, sink.target.strip("/"), dict(headers), body)
-            except TimeoutError:
-                raise NotSent("no answer within 15 s") from None
+        except TimeoutError:
+            raise NotSent("no answer within 15 s") from None
 
 
 class Server:
@@ -135,7 +141,8 @@ class Server:
         self.records = ServerRecords(world.records, world, world.shared)
         self.tasks: set[asyncio.Task[Any]] = set()
         log = ServerLog(world.log, self.records)
-        self.hub = Hub(Store(log), "http://localhost", Pace(buffer_bytes=600), clock=world.now)  # type: ignore[arg-type]  # a log, but for what is delegated
+        store = Store(log, world.archive)  # type: ignore[arg-type]  # a log, but for what is delegated
+        self.hub = Hub(store, "http://localhost", Pace(buffer_bytes=600), clock=world.now)
         self.subscriptions = Subscriptions(
             self.hub,
             Catalogue({"tide": TIDE}, True),
@@ -190,6 +197,22 @@ class ServerLog:
         return getattr(self._log, name)
 
 
+class Edition(msgspec.Struct, frozen=True):
+    """A filter that a subscription has had, and since when."""
+
+    port: str | None
+    since: float
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request that a sink got."""
+
+    webhook_id: str
+    name: str
+    sequences: list[int]
+    time: float
+
+
 class Held(msgspec.Struct):
     """A notification that a worker has."""
 
@@ -203,7 +226,7 @@ def make_schedule(seed: int) -> list[Step]:
     steps: list[Step] = [("make",)]
     for _ in range(chance.randrange(5, 50)):
         who = chance.randrange(4)
-        match chance.randrange(16):
+        match chance.randrange(21):
             case 0 | 1 | 2 | 3:
                 steps.append(("publish", chance.randrange(1, 12), chance.choice(PORTS)))
             case 4 | 5 | 6:
@@ -224,6 +247,16 @@ def make_schedule(seed: int) -> list[Step]:
                 steps.append(("fail", chance.choice((0.01, 5.0))))
             case 14:
                 steps.append(("retry", who, chance.choice(("parking", "queue"))))
+            case 15 | 16:
+                steps.append(("change", who, chance.choice([*NAMES, "queue"]), chance.choice((None, *PORTS))))
+            case 17:
+                steps.append(("delete", who, chance.random()))
+            case 18 if chance.random() < 0.3:
+                steps.append(("wipe", who))
+            case 18:
+                steps.append(("archive_some", chance.random()))
+            case 19:
+                steps.append(("trim", chance.random()))
             case _:
                 steps.append(("wait", chance.choice((0.0, 0.01, 0.06, 1.0, 40.0))))
     return steps
@@ -236,14 +269,22 @@ class World:
         self.chance = random.Random(f"world {seed}")
         self.loop = loop
         self.log = SimulatedLog(self.chance)
-        self.records = Records()
+        self.archive = self.chance.choice((MemoryArchive(run=self.chance.choice((1, 5, 50))), None))
+        self.records = Records(self._note_filter)
         self.shared = self.chance.random() < 0.5
         self.trouble = 0.0  # how likely a request to a sink fails
         self.lossy = 0.0  # how likely the broker's answer is lost
+        self.was_lossy = False
         self.servers: list[Server] = []
         self.longest_silence = 0.0  # of a server that sends
-        self.got: list[tuple[str, str, list[int]]] = []  # webhook-id, subscription, sequences
-        self.took: dict[str, set[int]] = {name: set() for name in NAMES}
+        self.editions: dict[str, list[Edition]] = {}
+        self.got: list[Request] = []
+        self.took: dict[str, dict[int, list[float]]] = {name: {} for name in NAMES}
+        self.answered: dict[tuple[str, int], float] = {}
+        self.repeated: list[tuple[str, int]] = []  # though the sink's answer was not lost
+        self.losses: list[tuple[float, float]] = []  # when servers crashed, or could not reach the broker
+        self.removed: set[int] = set()  # deleted or wiped: they need not arrive
+        self.handed: dict[int, list[float]] = {}  # to workers, and when
         self.held: dict[int, Held] = {}
         self.acknowledged: set[int] = set()
         self.unsure: set[int] = set()  # their acknowledgement was not answered
@@ -272,14 +313,17 @@ class World:
             await self._start_server()
         for verb, *values in steps:
             await getattr(self, verb)(*values)
-            self._check_order()
+            self._check_laws()
         self.trouble = self.lossy = 0.0
         self.log.failing = False
         for server in self.servers:
             server.records.away_until = 0.0
         await asyncio.sleep(10.0)
         for name in (*NAMES, "queue"):
-            await self.resume(0, name)
+            if self.servers[0].subscriptions.find(ANYBODY, name).status == "paused":
+                await self.resume(0, name)
+        for port in PORTS:  # under the last filters
+            await self.publish(1, port)
         for _ in range(60):
             await asyncio.sleep(5.0)
             await self.work(0, 7, 0.0, True)
@@ -287,7 +331,7 @@ class World:
             await self.retry(0, "parking")
             if not self.missing():
                 break
-        self._check_order()
+        self._check_laws()
         assert not self.missing(), f"everything arrives: {self.missing()}"
         assert not self.tasks, "somebody was never answered"
         for server in self.servers:
@@ -297,28 +341,98 @@ class World:
         assert not left, f"tasks were left behind: {left}"
         assert not self.loop.unhandled, f"errors that nobody handled: {self.loop.unhandled}"
 
-    def wanted(self, name: str) -> list[int]:
-        port = NAMES[name][0]
-        found = self.log.stored
-        return [each.sequence for each in found if port is None or b'"%b"' % port.encode() in each.identifier]
+    # the model
 
-    def missing(self) -> dict[str, set[int]]:
-        found = {name: set(self.wanted(name)) - self.took[name] for name in NAMES}
-        found["queue"] = {each.sequence for each in self.log.stored} - self.acknowledged - self.unsure
-        return {name: sequences for name, sequences in found.items() if sequences}
+    def _note_filter(self, change: Change) -> None:
+        """Note which filter a subscription has from now on: what is stored counts, whoever was told."""
+        if change.key.startswith("subscription.") and change.value:
+            wanted = msgspec.json.decode(change.value, type=Subscription).wanted
+            known, port = self.editions.setdefault(wanted.name, []), wanted.identifier.get("port")
+            if not known or known[-1].port != port:
+                known.append(Edition(port, self.loop.time()))
 
-    def _check_order(self) -> None:
+    def missing(self) -> dict[str, int]:
+        """Return the first notification of each subscription that no filter it has had explains the absence of."""
+        arrived: dict[str, Mapping[int, Sequence[float]]] = dict(self.took)
+        done = self.acknowledged | self.unsure | self.removed
+        arrived["queue"] = {sequence: time for sequence, time in self.handed.items() if sequence in done}
+        last = len(self.log.stored)
+        found = {name: self._unexplained(name, each, last, self._gaps(name)) for name, each in arrived.items()}
+        return {name: sequence for name, sequence in found.items() if sequence is not None}
+
+    def _unexplained(
+        self, name: str, arrived: Mapping[int, Sequence[float]], last: int, optional: Collection[int]
+    ) -> int | None:
+        """Return the first sequence that no filter explains the arrival or absence of, each from some cursor on."""
+        editions, first = self.editions[name], 0
+        slack = HEARD if self.shared else 0.1
+        if name == "queue":
+            slack = math.inf  # what was leased under an earlier filter comes again when its lease ends
+        for each in self.log.stored[:last]:
+            times = arrived.get(each.sequence)
+            missing = each.sequence in optional or each.sequence in self.removed
+            for number in range(first, len(editions)):
+                edition = editions[number]
+                matches = edition.port is None or b'"%b"' % edition.port.encode() in each.identifier
+                until = editions[number + 1].since + slack if number + 1 < len(editions) else math.inf
+                if times is None and (missing or not matches):
+                    break
+                if times is not None and matches and any(edition.since <= time <= until for time in times):
+                    break
+            else:
+                return each.sequence
+            first = number
+        return None
+
+    def _gaps(self, name: str) -> set[int]:
+        """Return the sequences of which the subscription says that retention was faster."""
+        active = self.servers[0].subscriptions.find(ANYBODY, name)
+        return {sequence for gap in active.state.gaps for sequence in range(gap.first, gap.last + 1)}
+
+    def _sent(self, name: str) -> dict[int, list[float]]:
+        """Return when each sequence was sent, in the order of their first times."""
+        sent: dict[int, list[float]] = {}
+        for request in self.got:
+            if request.name == name:
+                for sequence in request.sequences:
+                    sent.setdefault(sequence, []).append(request.time)
+        return sent
+
+    def _take(self, name: str, sequences: Sequence[int]) -> None:
+        for sequence in sequences:
+            self.took[name].setdefault(sequence, []).append(self.loop.time())
+
+    def _trimmed(self) -> int:
+        return self.log._stream("tides").state().trimmed
+
+    def _check_laws(self) -> None:
         assert self.longest_silence <= DEAD_AFTER, "a server that others take for dead sends nothing"
+        assert not self.repeated, f"again only after a crash or a lost answer: {self.repeated}"
+        gone = self.removed | set(range(1, self._trimmed() + 1))
         for name, (_, _, policy) in NAMES.items():
-            seen: dict[str, list[int]] = {}
-            fresh: list[int] = []
-            for webhook_id, where, sequences in self.got:
-                if where == name:
-                    if webhook_id not in seen:
-                        fresh += sequences
-                    assert seen.setdefault(webhook_id, sequences) == sequences, "the same id means the same events"
+            known: dict[str, list[int]] = {}
+            ids: dict[int, Request] = {}
+            for each in self.got:
+                if each.name != name:
+                    continue
+                before = known.setdefault(each.webhook_id, each.sequences)
+                kept = [sequence for sequence in before if sequence in each.sequences or sequence not in gone]
+                assert kept == each.sequences, "the same id means the same events, but for those that were removed"
+                if policy == "block":
+                    for sequence in each.sequences:
+                        other = ids.setdefault(sequence, each)
+                        assert other.webhook_id == each.webhook_id or self._changed(name, other.time, each.time), (
+                            "the same event has the same id, unless the filter has changed"
+                        )
             if policy == "block":
-                assert fresh == self.wanted(name)[: len(fresh)], "in order, none skipped, none under two ids"
+                sent = self._sent(name)
+                assert list(sent) == sorted(sent), "in order"
+                if sent:
+                    broken = self._unexplained(name, sent, max(sent), gone)
+                    assert broken is None, f"none is skipped, none comes that is not wanted: {name} {broken}"
+
+    def _changed(self, name: str, start: float, end: float) -> bool:
+        return any(start - HEARD <= edition.since <= end for edition in self.editions[name][1:])
 
     async def _start_server(self) -> None:
         server = Server(self)
@@ -331,24 +445,34 @@ class World:
             self.longest_silence = max(self.longest_silence, self.loop.time() - server.records.last_sign)
         decoded = json.loads(body)
         sequences = [each["sequence"] for each in (decoded if isinstance(decoded, list) else [decoded])]
+        began = self.loop.time()
+        for sequence in sequences:
+            answered = self.answered.get((name, sequence))
+            if answered is not None and not self._was_lost(answered):
+                self.repeated.append((name, sequence))
         await asyncio.sleep(self.chance.random() * 0.02)
-        self.got.append((headers[b"webhook-id"].decode(), name, sequences))
+        self.got.append(Request(headers[b"webhook-id"].decode(), name, sequences, began))
         if self.chance.random() >= self.trouble:
-            self.took[name].update(sequences)
+            self._take(name, sequences)
             await asyncio.sleep(self.chance.random() * 0.02)
+            self.answered.update({(name, sequence): self.loop.time() for sequence in sequences})
             return Answer(204, {}, b"", 0.0)
         match self.chance.randrange(5):
             case 0:
-                self.took[name].update(sequences)
+                self._take(name, sequences)
                 raise NotSent("the answer is lost")
             case 1:
-                self.took[name].update(sequences)
+                self._take(name, sequences)
                 await self.loop.create_future()  # it never answers
             case 2:
                 return Answer(503, {"retry-after": "7"}, b"", 0.0)
             case 3 if len(sequences) > 1 and NAMES[name][2] == "park":
                 return Answer(413, {}, b"", 0.0)
         return Answer(500, {}, b"no", 0.0)
+
+    def _was_lost(self, answered: float) -> bool:
+        """Return whether an answer may have been forgotten: what it moved is saved within a second."""
+        return self.was_lossy or any(start - 1.0 <= answered <= end + 1.0 for start, end in self.losses)
 
     # steps
 
@@ -388,6 +512,7 @@ class World:
         await self.servers[0].run(lambda: subscriptions.create(queue, ANYBODY, Span(), "x"))
         await asyncio.sleep(2.0)
         self.lossy = self.chance.choice((0.0, 0.0, 0.05))
+        self.was_lossy = self.lossy > 0.0
 
     async def publish(self, count: int, port: str) -> None:
         await self.log.append_many([TIDE.check({"port": port, "level": 3}, "x")] * count)
@@ -408,6 +533,7 @@ class World:
             assert sequences == sorted(sequences), "a worker gets them in order"
             stale = [self.held[each].lease for each in sequences if each in self.held]
             for sequence, each in zip(sequences, works, strict=True):
+                self.handed.setdefault(sequence, []).append(self.loop.time())
                 known = self.held.get(sequence)
                 assert known is None or known.until <= self.loop.time(), "one worker at a time"
                 self.held[sequence] = Held(each.lease, began + LEASE)
@@ -440,8 +566,39 @@ class World:
     async def retry(self, who: int, name: str) -> None:
         await self._ask(who, name, lambda it, active: it.retry(active, None, "x"))
 
+    async def change(self, who: int, name: str, port: str | None) -> None:
+        """Change a filter."""
+
+        async def changed(it: Subscriptions, active: Active) -> None:
+            wanted = msgspec.structs.replace(active.definition, identifier={} if port is None else {"port": port})
+            await it.change(active, wanted, Span(), "x", True)
+
+        await self._ask(who, name, changed)
+
+    async def delete(self, who: int, part: float) -> None:
+        """An administrator removes one notification."""
+        if self.log.stored:
+            sequence = self.log.stored[int(len(self.log.stored) * part)].sequence
+            self.removed.add(sequence)
+            await self._server(who).hub.store.delete("tides", sequence)
+
+    async def wipe(self, who: int) -> None:
+        """An administrator removes everything."""
+        self.removed.update(each.sequence for each in self.log.stored)
+        await self._server(who).hub.store.wipe("tides")
+
+    async def archive_some(self, part: float) -> None:
+        if self.archive is not None:
+            await self.archive.take(self.log, int(len(self.log.stored) * part))
+
+    async def trim(self, part: float) -> None:
+        """Retention removes the oldest: what is archived, if there is an archive."""
+        reach = len(self.log.stored) if self.archive is None else self.archive.reach.get("tides", 0)
+        self.log.trim("tides", int(reach * part))
+
     async def crash(self, who: int) -> None:
         server = self._server(who)
+        self.losses.append((self.loop.time(), self.loop.time()))
         await server.crash()
         self.servers.remove(server)
         await self._start_server()
@@ -456,6 +613,7 @@ class World:
         """The broker cannot be reached from one server."""
         if self.shared:
             self._server(who).records.away_until = self.loop.time() + seconds
+            self.losses.append((self.loop.time(), self.loop.time() + seconds))
 
     async def fail(self, seconds: float) -> None:
         self.log.failing = True

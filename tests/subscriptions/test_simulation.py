@@ -46,7 +46,31 @@ def test_every_law_holds_in_every_schedule() -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "old", "new"),
     [
-        pytest.param(push.Pusher, "_settle", "events[-1].sequence + 1", "events[-1].sequence + 2", id="one is skipped"),
+        pytest.param(push.Pusher, "_settle", "[:1]]) + 1", "[:1]]) + 2", id="one is skipped"),
+        pytest.param(
+            push.Pusher,
+            "_step",
+            "state.next = events[0].sequence\n",
+            "state.next = events[0].sequence + 1; self._states.note(active)\n",
+            id="the cursor moves before the sink has answered",
+        ),
+        pytest.param(push, "webhook_id", 'f"_{state.edition}"', '""', id="another filter, the same id"),
+        pytest.param(pull.Puller, "_lease", "state.edition != edition", "False", id="leased under a former filter"),
+        pytest.param(pull.Puller, "_read_bodies", "sequence <= lost", "False", id="retention is silent"),
+        pytest.param(
+            registry.Subscriptions,
+            "_fenced",
+            "self._fenced_off.add(active)",
+            "pass",
+            id="fenced off by itself for ever",
+        ),
+        pytest.param(
+            registry.Subscriptions,
+            "_give_sign",
+            "max([each.revision for each in await self._records.load(key)], default=0)",
+            "0",
+            id="dead for others after a lost answer",
+        ),
         pytest.param(push.Pusher, "_step", "await self._states.save(active)", "pass", id="a batch is not durable"),
         pytest.param(push.Pusher, "_post", "> self.lease_until", "< 0", id="nobody looks at the lease"),
         pytest.param(

@@ -17,13 +17,13 @@ import msgspec
 from aviso_server.delivery.hub import Hub
 from aviso_server.errors import InvalidRequest, LogError, LogUnavailable
 from aviso_server.log.base import Change, Records
-from aviso_server.model.times import SECOND
+from aviso_server.model.times import SECOND, Span
 from aviso_server.subscriptions.active import Active, Tally, state_key
 from aviso_server.subscriptions.cursor import Cursor, read_events
 from aviso_server.subscriptions.dead_letters import DeadLetter, DeadLetters
 from aviso_server.subscriptions.rates import OwnerRates
 from aviso_server.subscriptions.receipts import close_overdue, collect, next_deadline
-from aviso_server.subscriptions.subscription import Leased, State
+from aviso_server.subscriptions.subscription import Gap, Leased, State
 
 __all__ = ["Puller", "Queue", "Work"]
 
@@ -33,8 +33,10 @@ Operation = Callable[[State], T]
 _ROUNDS = 50  # of applying operations that others get in the way of
 _MAX_BYTES = 8 * 1024 * 1024  # of one answer
 _NEVER = 2**62
+_ALL = Span()
 _SHORTEST_PAUSE = 0.005  # seconds
 _FILL_SECONDS = 5.0  # that a worker waits for the log, even if it does not want to wait
+_HEARING = 0.25  # seconds before we look again whether we have heard of a change
 _READ_PAUSE = 1.0  # seconds before the log is read again after an error
 _NEAR = 32  # sequences that lie between two others and are read along with them
 _READ_AT_ONCE = 128  # sequences
@@ -79,6 +81,7 @@ class Puller:
         max_letters: int,
         guard: Callable[[Active], Awaitable[str | None]],
         reload: Callable[[Active], Awaitable[None]],
+        follow: Callable[[Active], Awaitable[None]],
         learn: Callable[[Active], Awaitable[None]],
         origin: str,
         server: str,
@@ -93,6 +96,7 @@ class Puller:
         self._max_letters = max_letters
         self._guard = guard
         self._reload = reload
+        self._follow = follow
         self._learn = learn
         self._origin = origin
         self._server = server
@@ -119,12 +123,14 @@ class Puller:
         deadline = loop.time() + wait
         while True:
             changed = self._queue(active).changed
+            await self._follow(active)
             reason = await self._guard(active)
             if reason is not None:
                 active.problem = reason
                 self._tally.refused += 1
                 raise InvalidRequest(reason)
-            pause = self._rates.pause(active)
+            unheard = active.state.edition > active.subscription.edition  # another server has changed what is wanted
+            pause = self._rates.pause(active) or unheard * _HEARING
             found = [] if pause else await self._lease(active, most, lease_seconds)
             now = loop.time()
             if found or now >= deadline or active.cursor is None or self._closing:
@@ -198,6 +204,7 @@ class Puller:
         if queue is not None:
             if queue.filling is not None:
                 queue.filling.cancel()
+                queue.filling = None  # one that has not begun yet never notes its end
             queue.wake()
 
     # Leases
@@ -208,7 +215,7 @@ class Puller:
         cursor = active.cursor
         if cursor is None:
             return []
-        wish, name = active.definition.complete, active.definition.name
+        wish, name, edition = active.definition.complete, active.definition.name, active.subscription.edition
         if len(cursor.waiting) + len(again) < most or not active.state.has_learned(wish):
             await self._fill_now(active, most)
         if not active.state.has_learned(wish) or (wish is None and not again and not cursor.waiting):
@@ -216,6 +223,8 @@ class Puller:
 
         def lease(state: State) -> list[tuple[int, Leased, bytes]]:
             now, taken, size = self._clock(), list[tuple[int, Leased, bytes]](), 0
+            if state.edition != edition:
+                return taken
             until, token = now + seconds * SECOND, secrets.token_hex(8)
 
             def take(sequence: int, attempts: int, body: bytes) -> None:
@@ -234,7 +243,7 @@ class Puller:
                 if known is None or known.until > now:
                     continue  # somebody else was faster
                 if body is None:
-                    del state.leased[sequence]  # it was deleted or wiped
+                    del state.leased[sequence]  # it was deleted or wiped, or retention was faster
                 else:
                     take(sequence, known.attempts + 1, body)
             waiting = [] if active.cursor is None else active.cursor.waiting_from(state.next)
@@ -319,12 +328,17 @@ class Puller:
                 anything = msgspec.structs.replace(active.wanted, equals=(), tests=(), area=None)
                 events = await read_events(self._hub, anything, max(run[0], 1), run[-1])
                 bodies = {event.sequence: event.body for event in events}
+            lost = 0  # up to here retention was faster
+            if active.wanted is not None and run[-1] > 0 and len(bodies) < len(run):
+                lost = (await self._hub.store.bounds(active.wanted.stream, _ALL)).trimmed
             for sequence in run:
                 body = bodies.get(sequence)
                 if sequence in active.state.outbox:
                     body = active.state.outbox[sequence].encode()
                 elif active.state.parked and (letter := await self._letters.find(active.id, sequence)) is not None:
                     body = bytes(letter.event)
+                if body is None and sequence <= lost:
+                    active.note_gap(Gap(sequence, sequence))
                 found[sequence] = body
                 size += len(body or b"")
                 if size >= _MAX_BYTES:
@@ -416,6 +430,7 @@ class Puller:
             change = Change(state_key(active.id), msgspec.json.encode(state), active.state_revision)
             (revision,) = await self._records.save([change])
             if revision is not None:
+                state.add_gaps_of(active.state)  # found meanwhile
                 active.state, active.state_revision = state, revision
                 return answers
             await self._reload(active)

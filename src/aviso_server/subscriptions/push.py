@@ -80,10 +80,17 @@ class _Outcome(msgspec.Struct, frozen=True):
         return 200 <= self.status < 300
 
 
-def webhook_id(subscription: str, events: Sequence[Event]) -> str:
-    """Return the id of a request: the same whenever the same events are sent."""
-    first, last = events[0].sequence, events[-1].sequence
-    return f"msg_{subscription}_{first}" if first == last else f"msg_{subscription}_{first}-{last}"
+def webhook_id(active: Active, events: Sequence[Event]) -> str:
+    """Return the id of the next request: the same whenever these events are sent again.
+
+    That of a batch is made of where it begins and ends, whatever was deleted from it meanwhile, and of the edition:
+    another filter finds other events between the same ends.
+    """
+    state = active.state
+    first, last = (state.next, state.sending[0]) if state.sending else (events[0].sequence, events[-1].sequence)
+    if first == last or events[0].sequence < 0:
+        return f"msg_{active.id}_{events[0].sequence}"
+    return f"msg_{active.id}_{first}-{last}" + (f"_{state.edition}" if state.edition else "")
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -221,10 +228,12 @@ class Pusher:
                 raise
         events = self._next_events(active)
         if not events:
-            state.sending = state.sending[1:]
+            state.next, state.sending = state.sending[0] + 1, state.sending[1:]
             return 0.0
+        if events[0].sequence > 0 and not state.sending:  # a batch begins where it began, for the sake of its id
+            state.next = events[0].sequence
         try:
-            outcome = await self._post(active, events)
+            outcome = await self._post(active, events, webhook_id(active, events))
         except BaseException:
             if events[0].sequence > 0:
                 cursor.put_back(events)
@@ -308,7 +317,7 @@ class Pusher:
         if state.blocked:
             self._spawn_removal(active, events[0].sequence)
         if events[0].sequence > 0:
-            state.next = events[-1].sequence + 1
+            state.next = max([events[-1].sequence, *state.sending[:1]]) + 1
         else:
             del state.outbox[events[0].sequence]
         state.sending = state.sending[1:]
@@ -323,8 +332,6 @@ class Pusher:
     async def _note_failure(self, active: Active, events: Sequence[Event], outcome: _Outcome) -> float | None:
         """Decide what becomes of events that the sink did not take."""
         state, definition, now = active.state, active.definition, self._clock()
-        if events[0].sequence > 0:
-            state.next = events[0].sequence
         if outcome.status == _GONE:
             await self._on_gone(active, "the sink answered 410: it is gone")
             return None
@@ -368,12 +375,12 @@ class Pusher:
 
     async def _park(self, active: Active, event: Event, outcome: _Outcome) -> None:
         """Keep one as a dead letter and go on behind it."""
+        cursor, state = active.cursor, active.state
         await self._keep_letter(active, event, outcome)
-        if active.cursor is None:  # paused meanwhile; it comes here again when it is resumed
+        if cursor is None or active.cursor is not cursor:  # paused or changed meanwhile; it comes here again if wanted
             return
-        state = active.state
         if event.sequence > 0:
-            active.cursor.drop(1)
+            cursor.drop(1)
             state.next = event.sequence + 1
         else:
             del state.outbox[event.sequence]
@@ -417,7 +424,7 @@ class Pusher:
         if letter is not None:
             if pause := await self._obstacle(active):
                 return pause
-            outcome = await self._post(active, [Event(sequence, bytes(letter.event))])
+            outcome = await self._post(active, [Event(sequence, bytes(letter.event))], f"msg_{active.id}_{sequence}")
             if outcome is None:
                 return _LEASE_PAUSE
         # first: who sees what came of it may ask for it once more, and must not see a letter counted that is gone
@@ -442,7 +449,7 @@ class Pusher:
 
     # Requests
 
-    async def _post(self, active: Active, events: Sequence[Event]) -> _Outcome | None:
+    async def _post(self, active: Active, events: Sequence[Event], message_id: str) -> _Outcome | None:
         """Send events when there is a place for it; None if by then another server may have taken over."""
         async with self._place(active):
             if asyncio.get_running_loop().time() > self.lease_until:
@@ -450,7 +457,7 @@ class Pusher:
             if active.state.attempts:
                 self._tally.retries += 1
             self._rates.charge(active, len(events), sum([len(event.body) for event in events]))
-            return await self.send(active.subscription, webhook_id(active.id, events), events)
+            return await self.send(active.subscription, message_id, events)
 
     def _place(self, active: Active) -> AbstractAsyncContextManager[None]:
         return self._failing_places if active.state.attempts else self._places

@@ -54,9 +54,9 @@ _OVERLAP = 24 * 3600 * SECOND  # nanoseconds that a former secret signs beside t
 _MAX_FORMER = 3  # of them at a time
 _IDLE_SECONDS = 30.0  # how often the places of idle subscriptions are saved
 _IDLE_STEP = 100  # sequences that an idle one has to be further for that
-_MAX_GAPS = 20  # that are remembered
 _LEARNED_AT_ONCE = 50_000  # sequences before the start of a subscription that are looked at first
 _LEARNED_FROM = 5_000_000  # sequences that are looked at in all
+_OF_AN_EDITION = ("identifier", "batch", "complete")  # which notifications come, and which of them together
 _ROUNDS = 50  # of changing something that another server changes too
 _HEARTBEAT = 1.0  # seconds between two signs of life
 _DEAD_AFTER = 4 * _HEARTBEAT  # seconds without one
@@ -146,6 +146,7 @@ class Subscriptions:
             limits.dead_letters,
             self._allowed,
             self._reload_state,
+            self._follow,
             self._learn,
             origin,
             self.server if self._records.shared else "",
@@ -154,6 +155,7 @@ class Subscriptions:
         self._seen = 0  # the newest revision that was looked at
         self._alive: dict[str, tuple[int, float]] = {}  # other servers: revision of their sign of life, and when seen
         self._sign_revision = 0
+        self._fenced_off: set[Active] = set()  # others have changed their states, which are to be read
         self._started = False
 
     # Life
@@ -302,11 +304,18 @@ class Subscriptions:
         if renamed:
             await self._names.take(before.owner.key, wanted.name, before.id)
         await active.rest(_GRACE)
+        same = start is None and all(getattr(wanted, each) == getattr(before.wanted, each) for each in _OF_AN_EDITION)
+        edition = before.edition + (not same)
         try:
+            if active.delivery == "push" and active.cursor is not None:
+                await self._states.save(active)  # what was delivered under the former filter is not judged by the new
             await self._store(
                 active,
                 by,
                 wanted=msgspec.structs.replace(wanted, headers={}),
+                edition=edition,
+                start=before.start if start is None else (edition, start),
+                sets_since=before.sets_since if wanted.complete == before.wanted.complete else edition,
                 sealed_headers=headers,
                 header_count=before.header_count if keep_headers else len(wanted.headers),
                 status=status,
@@ -322,19 +331,7 @@ class Subscriptions:
             await self._names.free(before.owner.key, before.wanted.name, before.id)
         self._release(active)
         active.wanted, active.problem = filter_, ""
-
-        def move(state: State) -> None:
-            if start is not None:
-                state.next, state.leased = start, {}
-                state.gaps, state.attempts, state.failing_since, state.due = (), 0, 0, 0
-            if state.collected is not None and (start is not None or wanted.complete != before.wanted.complete):
-                state.collected.sets, state.collected.outbox = {}, {}
-            if state.collected is not None and wanted.complete != before.wanted.complete:
-                state.collected.learned = None
-            state.sending = ()
-            state.blocked = False
-
-        await self._change_state(active, move)
+        await self._follow(active)
         self._log("changed", active, by)
         if new_sink:
             await self.confirm(active, by, "paused" if before.status == "paused" else "active")
@@ -434,12 +431,12 @@ class Subscriptions:
 
         def forget(state: State) -> None:
             state.parked = max(0, state.parked - removed)
-            if blocking is None or (blocking != state.next and blocking not in state.outbox):
+            if blocking is None or 0 < blocking < state.next or (blocking < 0 and blocking not in state.outbox):
                 return
             if blocking < 0:
                 del state.outbox[blocking]
             else:
-                state.next += 1
+                state.next = blocking + 1
             state.sending = ()
             state.attempts = state.failing_since = state.due = 0
             state.blocked = False
@@ -456,13 +453,27 @@ class Subscriptions:
 
     def _serve(self, active: Active) -> None:
         """Begin to deliver, if this server is to and nothing stands in the way."""
-        if not self._started or active.cursor is not None or active.wanted is None or active.status != "active":
+        if not self._started or active.cursor is not None or active.wanted is None or not self._is_mine(active):
             return
-        if self._records.shared and active.delivery == "push" and active.state.server != self.server:
+        if active.delivery == "push" and active.state.edition < active.subscription.edition:
+            active.state.follow(active.subscription)
+            self._states.note(active)
+        if active.status != "active":
             return
         active.keeper = self
         active.cursor = Cursor(self._hub, active.wanted, active.state.next, active.id, active)
         active.ready()
+
+    def _is_mine(self, active: Active) -> bool:
+        """Return whether this server serves a subscription; all serve workers."""
+        return not self._records.shared or active.delivery == "pull" or active.state.server == self.server
+
+    async def _follow(self, active: Active) -> None:
+        """Have the state follow a change of its subscription: for workers at once, for a sink when it is served."""
+        if active.delivery == "pull" and active.state.edition < active.subscription.edition:
+            self._release(active)
+            await self.puller.change(active, lambda state: state.follow(active.subscription))
+            self._serve(active)
 
     def _release(self, active: Active) -> None:
         """Stop delivering."""
@@ -516,7 +527,7 @@ class Subscriptions:
     def note_gap(self, active: Active, gap: Gap) -> None:
         """Note that retention was faster."""
         self.tally.gaps += 1
-        active.state.gaps = (*active.state.gaps, gap)[-_MAX_GAPS:]
+        active.state.add_gap(gap)
         logger.error(
             "retention has removed notifications before a subscription came to them: sequences %d to %d",
             gap.first,
@@ -544,10 +555,11 @@ class Subscriptions:
             await asyncio.sleep(0)
 
     async def _save_place(self, active: Active) -> None:
-        place = self._idle_place(active)
+        place, edition = self._idle_place(active), active.state.edition
 
         def advance(state: State) -> None:
-            state.next = max(state.next, place)
+            if state.edition == edition:
+                state.next = max(state.next, place)
 
         if active.delivery == "push":
             advance(active.state)
@@ -560,6 +572,8 @@ class Subscriptions:
         """Return up to where nothing more is to be delivered; 0 if something is, or nobody knows."""
         cursor = active.cursor
         if cursor is None or not cursor.live or cursor.waiting or active.task is not None or active.state.attempts:
+            return 0
+        if active.state.sending:
             return 0
         return cursor.next
 
@@ -762,7 +776,15 @@ class Subscriptions:
         """Go on from a newer state; whoever delivers from the one before stops."""
         if revision <= active.state_revision:
             return
-        pulled = active.delivery == "pull"
+        pulled, known = active.delivery == "pull", active.state
+        behind = (state.edition, state.next) < (known.edition, known.next)
+        if not pulled and state.server == self.server and behind:
+            # somebody has asked for something and not seen how far we are, or the answer to our own write was lost
+            known.retries, known.due = tuple(sorted({*known.retries, *state.retries})), state.due
+            known.server, state = self.server, known
+            self._states.note(active)
+        if pulled:
+            state.add_gaps_of(known)  # this server may have come to them first
         # workers go on from the new state; a sink is served from it, if by this server at all
         if active.cursor is not None and (not pulled or state.next < active.state.next):
             self._release(active)
@@ -779,6 +801,7 @@ class Subscriptions:
             "another server has taken over a subscription", extra={"event": "subscription.fenced", **_about(active)}
         )
         self._release(active)
+        self._fenced_off.add(active)
 
     async def _stay_in_touch(self) -> None:
         """Give signs of life, see what other servers do, and take over from those that are gone."""
@@ -787,6 +810,10 @@ class Subscriptions:
             try:
                 await self._give_sign()
                 await self._take_in(await self._records.changed(self._seen))
+                for active in list(self._fenced_off):  # it may still be ours, or have been seen before it was fenced
+                    if active.id in self._actives:
+                        await self._reload_state(active)
+                    self._fenced_off.discard(active)
                 await self._take_over()
             except LogError as error:
                 logger.warning(
@@ -797,12 +824,17 @@ class Subscriptions:
         """Say that this server is there, once there are subscriptions; nothing is made on the broker before."""
         if not self._records.shared or not (first or self._actives or self._sign_revision):
             return
-        began = asyncio.get_running_loop().time()
-        change = Change(f"server.{self.server}", b"%d" % self._clock(), self._sign_revision)
-        (revision,) = await self._records.save([change])
-        self._sign_revision = revision or 0
-        # others wait longer than this for our next sign of life, and have seen this one later than it was begun
-        self.pusher.lease_until = began + _DEAD_AFTER - _HEARTBEAT
+        key = f"server.{self.server}"
+        for _ in range(_ROUNDS):
+            began = asyncio.get_running_loop().time()
+            (revision,) = await self._records.save([Change(key, b"%d" % self._clock(), self._sign_revision)])
+            if revision is not None:
+                self._sign_revision = revision
+                # others wait longer than this for our next sign of life, and have seen this one later than it was begun
+                self.pusher.lease_until = began + _DEAD_AFTER - _HEARTBEAT
+                return
+            # the answer to the last one was lost, or another server has removed it
+            self._sign_revision = max([each.revision for each in await self._records.load(key)], default=0)
 
     async def _take_over(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -44,6 +44,7 @@ _MAX_RETRY_FOR = 30 * _DAY
 _MAX_ATTEMPTS = 1000
 _MAX_EXPECTED = 1000
 _PULL_ATTEMPTS = 10
+_MAX_GAPS = 20  # that are remembered
 
 Status = Literal["active", "paused", "unconfirmed", "disabled"]
 """What became of it: delivering; paused by its owner; the sink has not agreed yet; the sink said that it is gone."""
@@ -156,6 +157,9 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     status: Status = "unconfirmed"
     reason: str = ""  # of a status other than active
     allowed_rate: int = 0  # requests per minute that the sink takes; 0: any
+    edition: int = 0  # how often it was changed
+    start: tuple[int, int] | None = None  # the last edition that moved the cursor, and where to
+    sets_since: int = 0  # the edition in which it began to collect these sets
     created: int = 0  # nanoseconds since 1970
     changed: int = 0
     changed_by: str = ""
@@ -212,6 +216,7 @@ class State(msgspec.Struct, omit_defaults=True, gc=False):
     """How far a subscription has come."""
 
     next: int  # everything before it was delivered, is leased, or is a dead letter
+    edition: int = 0  # of the subscription, from `next` on
     server: str = ""  # which one serves it, where there are several
     by: str = ""  # which one has saved it
     sending: tuple[int, ...] = ()  # where the next batches end, so that they are sent again as they were
@@ -225,6 +230,32 @@ class State(msgspec.Struct, omit_defaults=True, gc=False):
     gaps: tuple[Gap, ...] = ()
     leased: dict[int, Leased] = {}
     collected: Collected | None = None
+
+    def add_gap(self, gap: Gap) -> None:
+        """Remember that retention was faster; gaps that touch are one."""
+        touching = [each for each in self.gaps if each.first <= gap.last + 1 and gap.first <= each.last + 1]
+        apart = [each for each in self.gaps if each not in touching]
+        whole = Gap(min(each.first for each in (gap, *touching)), max(each.last for each in (gap, *touching)))
+        self.gaps = tuple(sorted([*apart, whole], key=lambda each: each.first)[-_MAX_GAPS:])
+
+    def add_gaps_of(self, other: State) -> None:
+        """Remember the gaps of another state of the same edition."""
+        for gap in other.gaps if other.edition == self.edition else ():
+            self.add_gap(gap)
+
+    def follow(self, subscription: Subscription) -> None:
+        """Go on as the newest edition of a subscription says; nothing is left of batches of an earlier one."""
+        if self.edition >= subscription.edition:
+            return
+        moved = subscription.start is not None and self.edition < subscription.start[0]
+        if subscription.start is not None and moved:
+            self.next, self.leased = subscription.start[1], {}
+            self.gaps, self.attempts, self.failing_since, self.due = (), 0, 0, 0
+        if self.collected is not None and (moved or self.edition < subscription.sets_since):
+            self.collected.sets, self.collected.outbox = {}, {}
+            if self.edition < subscription.sets_since:
+                self.collected.learned = None
+        self.edition, self.sending, self.blocked = subscription.edition, (), False
 
     @property
     def outbox(self) -> dict[int, str]:
