@@ -329,7 +329,7 @@ class Puller:
                 events = await read_events(self._hub, anything, max(run[0], 1), run[-1])
                 bodies = {event.sequence: event.body for event in events}
             lost = 0  # up to here retention was faster
-            if active.wanted is not None and run[-1] > 0 and len(bodies) < len(run):
+            if active.wanted is not None and any(each > 0 and each not in bodies for each in run):
                 lost = (await self._hub.store.bounds(active.wanted.stream, _ALL)).trimmed
             for sequence in run:
                 body = bodies.get(sequence)
