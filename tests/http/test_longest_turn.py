@@ -11,13 +11,17 @@ import asyncio
 import gc
 import json
 import math
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from aviso_server.config.settings import Limits, Settings
+from aviso_server.http.connection import limited_connection
 from aviso_server.http.metrics import MetricsApp
 from aviso_server.http.routes import ROUTES
 from aviso_server.log.jetstream.client import BrokerOptions
@@ -369,6 +373,56 @@ async def open_watch(caller: Caller, identifier: dict[str, Any]) -> None:
 
     scope = {"type": "http", "method": "POST", "path": "/api/v1/watch", "raw_path": b"/api/v1/watch"}
     await caller.app({**scope, "query_string": b"", "headers": [], "client": ("127.0.0.1", 1)}, receive, send)
+
+
+CROWD = 1000  # connections
+
+
+@pytest.mark.parametrize("what", ["questions", "watches"])
+def test_a_crowd_of_clients_is_served_in_slices(what: str) -> None:
+    """Clients that all send at the same moment: the sockets are real, the turns are those of asyncio."""
+    watch = json.dumps(asking("plain", {})).encode()
+    request = b"POST /api/v1/watch HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(watch), watch)
+    if what == "questions":
+        request = b"GET /api/v1/schema/plain HTTP/1.1\r\nhost: x\r\n\r\n"
+
+    async def crowd() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MeasuredLoop)
+        async with Caller(auth=False) as caller:
+            kind, state = limited_connection(caller.service.limits, caller.service.tally), ServerState()
+            config = uvicorn.Config(caller.app, http=kind, ws="none", lifespan="off", log_config=None)
+            server = await loop.create_server(lambda: kind(config, state, {}, loop), "127.0.0.1", 0)
+            clients = []
+            for _ in range(CROWD):
+                clients.append(socket.create_connection(server.sockets[0].getsockname()[:2]))
+                await asyncio.sleep(0)
+            while len(state.connections) < CROWD:
+                await asyncio.sleep(0.01)
+            for client in clients:
+                client.sendall(request)
+            await asyncio.sleep(0)
+            loop.longest = 0.0  # they arrive in this turn
+            await asyncio.sleep(0.01)
+            streams = CROWD if what == "watches" else 0
+            while len(caller.service.hub.open_streams) != streams or state.total_requests < CROWD * (
+                what == "questions"
+            ):
+                await asyncio.sleep(0.01)
+            longest = loop.longest
+            for client in clients:
+                client.close()
+            while state.connections or state.tasks:
+                await asyncio.sleep(0.01)
+            server.close()
+            return longest
+
+    def run() -> float:
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            return runner.run(crowd())
+
+    taken = shortest_of(run)
+    assert taken < MOST * ROOM * slowness(), f"{taken * 1000:.0f} ms in one turn"
 
 
 def test_every_route_with_a_body_is_here() -> None:

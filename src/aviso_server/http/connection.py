@@ -7,9 +7,10 @@ import logging
 import re
 from asyncio import Future, Task, TimerHandle, Transport
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from http import HTTPStatus
+from time import perf_counter
 from typing import Any
 from urllib.parse import unquote
 
@@ -171,6 +172,50 @@ class Exchange:
             transport.write(data)
 
 
+_FEW = 16  # connections: so few cannot make a turn of the event loop long
+_MOST_AT_ONCE = 64  # connections that are looked after in one turn
+_LONG = 0.005  # seconds: when turns take longer, fewer are looked after
+
+
+class Turnstile:
+    """Lets a few connections do something in each turn of the event loop, and the others in later ones, in order.
+
+    Thousands of clients that come, ask or hang up at once would make one turn so long that everybody else has to wait.
+    """
+
+    def __init__(self) -> None:
+        self._line: deque[Callable[[], None]] = deque()
+        self._at_once = _MOST_AT_ONCE
+        self._passed = 0  # in this turn
+        self._turning = False
+        self._began = 0.0
+
+    def do(self, loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+        """Do something now, or in one of the next turns."""
+        if not self._turning:
+            self._turning, self._passed, self._began = True, 0, perf_counter()
+            loop.call_soon(self._turn, loop)
+        if self._line or self._passed >= self._at_once:
+            self._line.append(act)
+        else:
+            self._passed += 1
+            act()
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = perf_counter()
+        self._at_once = (
+            max(1, self._at_once // 2) if now - self._began > _LONG else min(_MOST_AT_ONCE, self._at_once * 2)
+        )
+        self._began, self._passed = now, 0
+        if not self._line:
+            self._turning = False
+            return
+        loop.call_soon(self._turn, loop)
+        while self._line and self._passed < self._at_once:
+            self._passed += 1
+            self._line.popleft()()
+
+
 class _Rejected(Exception):
     """Raised in a callback of the parser to stop reading a request."""
 
@@ -190,7 +235,8 @@ def _split(url: bytes) -> tuple[str, bytes, bytes]:
 
 def limited_connection(limits: RequestLimits, tally: RequestTally) -> type[HttpConnection]:
     """Make the class of a server's connections."""
-    return type("OrdinaryConnection", (HttpConnection,), {"limits": limits, "tally": tally})
+    members = {"limits": limits, "tally": tally, "turnstile": Turnstile()}
+    return type("OrdinaryConnection", (HttpConnection,), members)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -205,6 +251,7 @@ class HttpConnection(asyncio.Protocol):
 
     limits: RequestLimits
     tally: RequestTally
+    turnstile: Turnstile
     transport: Transport
     writable: asyncio.Event | None = None  # set once the client has room again; None while it has
     in_head = False  # the headers of a request have begun and are not complete
@@ -276,7 +323,7 @@ class HttpConnection(asyncio.Protocol):
         self._forget_waiting()
         self.resume_writing()
         if self.answering is not None:
-            self.answering.disconnect()
+            self.turnstile.do(self.loop, self.answering.disconnect)
         self.answering = self._receiving = None  # circles would stay until the next full collection
         del self.parser
 
@@ -296,7 +343,11 @@ class HttpConnection(asyncio.Protocol):
             return
         self._idle_since = None  # its timer runs on, which costs less than a timer for each request
         if not self.pipeline and not self._unparsed:
-            self._take(data)
+            if len(self.state.connections) <= _FEW:
+                self._take(data)
+            else:
+                self._unparsed = data
+                self.turnstile.do(self.loop, self._go_on)
             return
         self._unparsed += data
         if len(self._unparsed) > _MAX_UNPARSED_BYTES:
@@ -495,6 +546,7 @@ class HttpConnection(asyncio.Protocol):
         data, self._unparsed = self._unparsed, b""
         if data and not self.transport.is_closing():
             self._idle_since = None
+            self.read_on()
             self._take(data)
 
     # Limits and errors
