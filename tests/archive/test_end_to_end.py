@@ -509,6 +509,7 @@ def test_without_java_the_server_reads_its_archive_and_says_why_it_adds_nothing(
         anywhere = {"region": {"in": ["north", "south"]}, "time": "1200", "severity": {"gte": 1}}
         assert archived.sequences("flood", anywhere, from_id="1") == list(range(1, 31)), "archived when there was Java"
         assert archived.ready()["streams"]["winds"] == {
+            "event_type": "wind",
             "first": 1,
             "last": 0,
             "lag": 50,

@@ -75,7 +75,7 @@ def test_lists_show_what_the_caller_may_know(
 def test_readiness_names_only_what_everybody_may_know(server: Server, user: str | None) -> None:
     """Whoever asks: the route looks at no credentials."""
     archive = asked(server, "/ready", user)["archive"]
-    assert set(archive["streams"]) == {"tides"}
+    assert {stream: each["event_type"] for stream, each in archive["streams"].items()} == {"tides": "tide"}
     assert set(archive["audit"]["streams"]) == {"tides"}
     for name, stream in STREAMS.items():
         assert name == "tide" or (name not in json.dumps(archive) and stream not in json.dumps(archive))

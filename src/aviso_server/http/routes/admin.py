@@ -68,6 +68,7 @@ class LiveFeedState(Answer, frozen=True):
 
 
 class ArchivedStream(Answer, frozen=True):
+    event_type: str
     first: Annotated[Count, Meta(description="Oldest sequence that is archived.")]
     last: Annotated[Count, Meta(description="Newest sequence that is archived; 0 if none is.")]
     files: Count
@@ -160,7 +161,11 @@ async def _archive_state(service: Service, user: User | None) -> ArchiveState | 
     empty = {"first": 1, "last": 0, "files": 0, "bytes": 0, "last_error": None}
     archived = {stream: each for stream, each in details["streams"].items() if service.may_know(stream, user)}
     streams = {
-        stream: ArchivedStream(**each, lag=max(0, lasts[stream] - each["last"]) if stream in lasts else None)
+        stream: ArchivedStream(
+            stream if (event_type := service.catalogue.of_stream(stream)) is None else event_type.name,
+            **each,
+            lag=max(0, lasts[stream] - each["last"]) if stream in lasts else None,
+        )
         for stream, each in sorted({**dict.fromkeys(lasts, empty), **archived}.items())[:_MAX_ARCHIVED]
     }
     audit = None if archive.audited is None else archive.audited.result
