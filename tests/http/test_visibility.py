@@ -91,7 +91,7 @@ def test_administrators_see_everything_in_the_overview(server: Server) -> None:
 
 def test_why_there_is_no_archive_is_for_administrators(server: Server) -> None:
     deadline = time.monotonic() + 60
-    while (archive := asked(server, "/ready", None)["archive"])["state"] != "unavailable":
+    while (archive := asked(server, "/ready", None)["archive"])["job"] != "waiting":
         assert time.monotonic() < deadline, archive
         time.sleep(0.1)
     assert archive["reason"] == "administrators find the reason in GET /api/v1/admin/overview"
