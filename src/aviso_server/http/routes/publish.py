@@ -477,7 +477,7 @@ def _digest(parts: Any) -> bytes:
 # Storing
 
 _MAX_TOGETHER = 1000  # drafts of one stream that every log can store together
-_RUNS_AT_ONCE = 256  # of different streams
+_RUNS_AT_ONCE = 64  # of different streams: on a broker, each of them may have to be made
 _RUN = 20  # what a run costs by itself, in notifications
 _TRACED_AT_ONCE = 128
 

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _WRONG_LAST_SEQUENCE = 10071
 _AT_ONCE = 1000
+_ASKED_AT_ONCE = 128  # each question is a task of its own
 _REMEMBERED = 3600 * 1_000_000_000  # nanoseconds that others have to see that a record was removed
 
 
@@ -389,8 +390,8 @@ class Keys:
     async def _read(self, names: Sequence[bytes]) -> list[Claim | int]:
         """Ask the leader about each key: a claim, or the number of the message that released it, 0 without one."""
         found: list[Claim | int] = []
-        for start in range(0, len(names), _AT_ONCE):
-            found += await asyncio.gather(*[self._get(name) for name in names[start : start + _AT_ONCE]])
+        for start in range(0, len(names), _ASKED_AT_ONCE):
+            found += await asyncio.gather(*[self._get(name) for name in names[start : start + _ASKED_AT_ONCE]])
         return found
 
     async def _get(self, name: bytes) -> Claim | int:
