@@ -10,13 +10,29 @@ from playwright.sync_api import expect
 from tests.browser.visit import Visit
 from tests.harness import Server
 from tests.subscriptions.receiver import Got, Receiver, Reply
-from tests.subscriptions.scene import configuration, publish
+from tests.subscriptions.scene import Api, configuration, publish
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(configuration("in_memory"), tmp_path_factory.mktemp("kept")) as running:
         yield running
+
+
+def test_many_come_in_pages(server: Server, visit: Visit) -> None:
+    api = Api(server.client)
+    names = [f"s{number:03}" for number in range(101)]
+    for name in names:
+        api.make(name)
+    visit.open("subscriptions")
+    rows = visit.page.get_by_role("table", name="Subscriptions").get_by_role("row")
+    expect(rows).to_have_count(101)  # with the head
+    visit.page.get_by_role("button", name="s000").click()
+    visit.page.get_by_role("button", name="Show more").click()
+    expect(rows).to_have_count(102)
+    expect(visit.page.get_by_role("button", name="Show more")).to_have_count(0)
+    for name in names:
+        api.ok("DELETE", f"/{name}")
 
 
 def test_keep_see_and_mend(server: Server, visit: Visit) -> None:

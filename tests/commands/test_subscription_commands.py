@@ -63,6 +63,16 @@ def test_from_create_to_delete(server: Server) -> None:
         assert "no such subscription" in run(server, "show", "mine", status=1).stderr
 
 
+def test_the_list_follows_all_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aviso_server.commands.subscription_commands._PAGE", 2)
+    names = [f"page-{number}" for number in range(5)]
+    for name in names:
+        run(server, "create", name, "wave")
+    assert [each["name"] for each in as_json(server, "list")] == names
+    for name in names:
+        run(server, "delete", name)
+
+
 def test_what_is_refused(server: Server) -> None:
     refused = run(server, "create", "bad", "wave", "depth=1", status=1)
     assert "depth" in refused.stderr

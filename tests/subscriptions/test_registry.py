@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from standardwebhooks import Webhook
@@ -106,6 +107,65 @@ def test_what_is_refused(api: Api, body: Any, status: int, code: str, words: str
     answer = api.call("POST", "", body)
     assert (answer.status, answer.json()["code"]) == (status, code)
     assert words in answer.json()["message"]
+
+
+def pages(api: Api, limit: int) -> list[list[str]]:
+    """Follow the list page by page."""
+    found, after = [], ""
+    while True:
+        page = api.ok("GET", f"?limit={limit}{after}")
+        found.append([each["name"] for each in page["subscriptions"]])
+        if page["next"] is None:
+            return found
+        after = f"&after={quote(page['next'])}"
+
+
+def test_the_list_comes_in_pages(api: Api) -> None:
+    assert pages(api, 1) == [[]]
+    for name in ("b", "c", "a"):
+        api.make(name)
+    assert pages(api, 1) == [["a"], ["b"], ["c"]]
+    assert pages(api, 2) == [["a", "b"], ["c"]]
+    assert pages(api, 3) == [["a", "b", "c"]]
+    page = api.ok("GET", "?limit=2")
+    api.ok("DELETE", "/b")
+    following = api.ok("GET", f"?after={quote(page['next'])}")
+    assert [each["name"] for each in following["subscriptions"]] == ["c"], "the last one of the page is gone"
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("limit=0", "'limit' must be from 1 to 1000; got '0'"),
+        ("limit=1001", "'limit' must be from 1 to 1000; got '1001'"),
+        ("limit=ten", "'limit' must be from 1 to 1000; got 'ten'"),
+        ("limit=", "'limit' must be from 1 to 1000; got ''"),
+        ("limit=%D9%A1", "'limit' must be from 1 to 1000"),
+        ("limit=1&limit=2", "'limit' is given twice"),
+        ("after=b", "'after' must be what 'next' says in the page before; got 'b'"),
+        ("page=2", "Unknown parameter 'page'; accepted are limit, after"),
+    ],
+)
+def test_pages_that_are_refused(api: Api, query: str, words: str) -> None:
+    answer = api.call("GET", f"?{query}")
+    assert (answer.status, answer.json()["code"]) == (400, "INVALID_SUBSCRIPTION_REQUEST")
+    assert words in answer.json()["message"]
+
+
+def test_pages_go_over_all_owners_for_administrators_only(closed_server: Server) -> None:
+    readers = [as_(closed_server.client, name, roles=["reader"]) for name in ("ann", "an+n&é", "zoe")]
+    for reader in readers:
+        for name in ("one", "two"):
+            reader.make(name)
+    admin = as_(closed_server.client, "root", roles=["admin"])
+    listed = [name for page in pages(admin, 1) for name in page]
+    assert listed == ["one", "two"] * 3
+    first = admin.ok("GET", "?limit=1")["next"]
+    mine = readers[2].ok("GET", f"?after={quote(first)}")["subscriptions"]
+    assert {each["owner"] for each in mine} <= {"localrealm/zoe"}, "a place in the list of others shows nothing of them"
+    for reader in readers:
+        for name in ("one", "two"):
+            reader.ok("DELETE", f"/{name}")
 
 
 def test_a_name_is_taken_once_and_there_is_a_limit(api: Api) -> None:

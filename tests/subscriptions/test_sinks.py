@@ -253,6 +253,49 @@ def test_names_that_hang_keep_nobody_else_waiting(receiver: Receiver, monkeypatc
     assert len(asked) == 50, "a name is looked up once at a time"
 
 
+def test_no_more_names_are_looked_up_at_a_time_than_there_are_places(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More names hang than are looked up at a time: threads stay few, the next name waits, what needs none does not."""
+    monkeypatch.setattr("aviso_server.subscriptions.sinks._LOOKUPS", 20)
+    real, over = socket.getaddrinfo, threading.Event()
+
+    def hanging(host: str | bytes | None, *rest: Any, **more: Any) -> Any:
+        if str(host).endswith(".example"):
+            over.wait(PATIENCE)
+            raise socket.gaierror("nobody knows it")
+        return real(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
+    client = SinkClient(SinkRules(["*.example", "localhost", "127.0.0.1"]), PATIENCE)
+
+    async def send_to(host: str, key: str = "") -> int:
+        sink = client.rules.check(f"http://{host}:{receiver.port}/")
+        return (await client.send(key or host, sink, b"POST", [], b"{}")).status
+
+    async def run() -> None:
+        assert await send_to("localhost", "connected") == 200
+        waiting = [asyncio.create_task(send_to(f"slow{number}.example")) for number in range(300)]
+        await asyncio.sleep(0.1)
+        looking = [thread for thread in threading.enumerate() if thread.name.startswith("look up slow")]
+        assert len(looking) == 20
+        assert await send_to("127.0.0.1") == 200, "an address needs no place"
+        assert await send_to("localhost", "connected") == 200, "a connection needs no place"
+        late = asyncio.create_task(send_to("localhost", "new"))
+        await asyncio.sleep(0.1)
+        assert not late.done(), "a new connection to a name waits for a place"
+        over.set()
+        assert await late == 200
+        failed = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {str(each) for each in failed} == {"its name cannot be looked up"}
+        client.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        over.set()
+
+
 def test_every_new_connection_looks_again(receiver: Receiver) -> None:
     """The name meant something that is listed, and now something that is not."""
     client = SinkClient(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -15,6 +16,7 @@ from aviso_server.model.json_text import printable
 __all__ = ["subscription"]
 
 _PATH = "/api/v1/subscriptions"
+_PAGE = 1000  # subscriptions that are asked for at a time
 _name = click.argument("name")
 
 
@@ -114,7 +116,12 @@ def list_(server: Server, as_json: bool) -> None:
     Examples:
       aviso-server subscription list
     """
-    found = server.ask("GET", _PATH)["subscriptions"]
+    found: list[Any] = []
+    page: str | None = f"{_PATH}?limit={_PAGE}"
+    while page is not None:
+        answer = server.ask("GET", page)
+        found += answer["subscriptions"]
+        page = answer["next"] and f"{_PATH}?limit={_PAGE}&after={quote(answer['next'])}"
     if as_json:
         print_json(found)
         return

@@ -31,10 +31,16 @@ class Names:
         """Return the ids of an owner's subscriptions by name."""
         return self._ids.get(owner, {})
 
-    def ids(self, owner: str | None) -> Iterator[str]:
-        """Yield the ids of an owner in order of names; those of everybody without an owner."""
+    def ids(self, owner: str | None, after: str = "") -> Iterator[str]:
+        """Yield the ids of an owner in order of names; those of everybody without an owner.
+
+        With `after`, the text `owner/name`, only those behind it, whether or not that one is still there.
+        """
+        first, _, last_name = after.rpartition("/")
         for key in sorted(self._ids) if owner is None else [owner]:
-            yield from [identity for _, identity in sorted(self.of(key).items())]
+            if key >= first:
+                mine = sorted(self.of(key).items())
+                yield from [identity for name, identity in mine if key > first or name > last_name]
 
     def note(self, owner: str, name: str, identity: str) -> None:
         """Note who has a name."""

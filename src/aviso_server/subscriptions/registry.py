@@ -203,9 +203,9 @@ class Subscriptions:
         """All subscriptions that this server knows."""
         return self._actives.values()
 
-    def visible_to(self, owner: Owner) -> Iterator[Active]:
-        """Yield those that somebody may see, in order of names: their own, or all for administrators."""
-        for identity in self._names.ids(None if owner.admin else owner.key):
+    def visible_to(self, owner: Owner, after: str = "") -> Iterator[Active]:
+        """Yield what somebody may see, in order of names, behind `after`: their own, or all for administrators."""
+        for identity in self._names.ids(None if owner.admin else owner.key, after):
             if (active := self._actives.get(identity)) is not None:  # one that is being made is not there yet
                 yield active
 

@@ -78,6 +78,15 @@ _INSIGHT_PARAMETERS = (
     parameter("to", "query", _WHEN, "The last hour, at most 366 days after `from`; the newest without it."),
     parameter("field", "query", {"type": "string"}, "Only this identifier field, for `fields` and `seen`."),
 )
+_PAGE_PARAMETERS = (
+    parameter(
+        "limit",
+        "query",
+        {"type": "integer", "minimum": 1, "maximum": subscriptions.MAX_PAGE, "default": subscriptions.PAGE},
+        "Subscriptions in one answer, at most.",
+    ),
+    parameter("after", "query", {"type": "string", "pattern": "/"}, "What `next` says in the page before."),
+)
 
 _SUBSCRIPTIONS = "/api/v1/subscriptions"
 
@@ -149,7 +158,8 @@ ROUTES = (
           body=subscriptions.NewSubscription, endpoint=SUBSCRIPTION, heavy=True,
           errors=(*_BODY_ERRORS, "INVALID_SUBSCRIPTION_REQUEST", "SUBSCRIPTION_EXISTS", "TOO_MANY_SUBSCRIPTIONS")),
     Route("GET", _SUBSCRIPTIONS, subscriptions.list_subscriptions, "user", "subscriptions",
-          {200: subscriptions.SubscriptionList}),
+          {200: subscriptions.SubscriptionList}, parameters=_PAGE_PARAMETERS,
+          endpoint=SUBSCRIPTION, errors=("INVALID_SUBSCRIPTION_REQUEST",)),
     _of_one("GET", "", subscriptions.read_subscription, subscriptions.SubscriptionAnswer),
     _of_one("PATCH", "", subscriptions.change_subscription, subscriptions.SubscriptionAnswer,
             subscriptions.ChangedSubscription),

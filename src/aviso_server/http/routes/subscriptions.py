@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -16,7 +18,7 @@ from aviso_server.http.ecpds import EcpdsPlugin
 from aviso_server.http.request import Request, aside
 from aviso_server.http.response import SUBSCRIPTION, Answer, Count, HttpError, RequestId, Response, http_error
 from aviso_server.model.event_type import read_point
-from aviso_server.model.json_text import loads
+from aviso_server.model.json_text import loads, quoted
 from aviso_server.model.times import Instant, event_time, read_start
 from aviso_server.subscriptions.active import Active
 from aviso_server.subscriptions.dead_letters import DeadLetter
@@ -34,6 +36,8 @@ from aviso_server.subscriptions.subscription import (
 )
 
 __all__ = [
+    "MAX_PAGE",
+    "PAGE",
     "Acknowledged",
     "AttemptList",
     "ChangedSubscription",
@@ -72,10 +76,17 @@ __all__ = [
 
 T = TypeVar("T")
 
+PAGE = 100
+"""Subscriptions in one answer, unless asked otherwise."""
+
+MAX_PAGE = 1000
+"""Most subscriptions in one answer."""
+
 _MAX_WAIT = 60
 _MAX_LEASE = 12 * 3600
 _MAX_LEASES = 10_000
 _SHOWN_AT_ONCE = 64
+_PAGE_SIZE = re.compile(r"[0-9]{1,4}", re.ASCII)
 
 Name = Annotated[str, Meta(pattern=NAME, description="Of your own choice; yours alone.", examples=["my-steps"])]
 Start = Annotated[str | None, Meta(description="Start here, as in a watch; with what is published next without it.")]
@@ -227,6 +238,7 @@ class SubscriptionList(Answer, frozen=True, kw_only=True):
     """The subscriptions of the caller; of everybody, for administrators."""
 
     subscriptions: list[SubscriptionAnswer]
+    next: Annotated[str | None, Meta(description="The `after` of the next page; null if this one is the last.")]
     request_id: RequestId
 
 
@@ -349,15 +361,32 @@ async def create_subscription(request: Request) -> Response:
 
 
 async def list_subscriptions(request: Request) -> Response:
-    """List subscriptions, with how each is doing."""
+    """List subscriptions in order of names, with how each is doing."""
     subscriptions, owner = _subscriptions(request), _owner(request)
     found = []
     with _errors():
-        for number, active in enumerate(list(subscriptions.visible_to(owner)), 1):
+        limit, after = _page(request)
+        page = list(islice(subscriptions.visible_to(owner, after), limit + 1))
+        for number, active in enumerate(page[:limit], 1):
             found.append(await _shown(request, active))
             if number % _SHOWN_AT_ONCE == 0:
                 await asyncio.sleep(0)  # others wait too
-    return Response.json(SubscriptionList(subscriptions=found, request_id=request.id))
+    last = page[limit - 1] if len(page) > limit else None
+    following = None if last is None else f"{last.subscription.owner.key}/{last.definition.name}"
+    return Response.json(SubscriptionList(subscriptions=found, next=following, request_id=request.id))
+
+
+def _page(request: Request) -> tuple[int, str]:
+    """Read `limit` and `after`; InvalidRequest names what is wrong."""
+    given = request.parameters(("limit", "after"))
+    limit, after = given.get("limit", str(PAGE)), given.get("after")
+    if _PAGE_SIZE.fullmatch(limit) is None or not 1 <= int(limit) <= MAX_PAGE:
+        raise InvalidRequest(f"Parameter 'limit' must be from 1 to {MAX_PAGE}; got {quoted(limit)}", field="limit")
+    if after is not None and "/" not in after:
+        raise InvalidRequest(
+            f"Parameter 'after' must be what 'next' says in the page before; got {quoted(after)}", field="after"
+        )
+    return int(limit), after or ""
 
 
 @_of_one()

@@ -9,6 +9,7 @@ import { table } from "../table.js";
 
 const PACE = 3000; // milliseconds between two looks
 const PATH = "api/v1/subscriptions";
+const PAGE = 100; // rows that are shown, and added by “Show more”
 
 let wish = null; // what somebody wants to keep, from the Live page
 let onWish = () => {};
@@ -28,13 +29,15 @@ export function subscriptions() {
   const making = element("section", { class: "panel", hidden: true, "aria-label": "Keep this" });
   let timer = null;
   let chosen = null;
+  let wanted = PAGE; // rows
 
   async function look() {
     try {
-      const found = (await ask("GET", PATH)).subscriptions;
-      list.replaceChildren(overview(found, choose));
+      const { found, next } = await pages(wanted);
+      const more = next && button("Show more", () => { wanted += PAGE; look(); });
+      list.replaceChildren(...[overview(found, choose), more].filter(Boolean));
       notice.clear();
-      if (chosen && !found.some((each) => each.id === chosen)) close();
+      if (chosen && !next && !found.some((each) => each.id === chosen)) close();
     } catch (problem) {
       list.replaceChildren();
       notice.refuse(problem);
@@ -104,6 +107,19 @@ export function subscriptions() {
     notice.node, making,
     element("section", { class: "panel" }, element("h2", {}, "All"), list), details);
   return { node, shown: () => watchOver(true), hidden: () => watchOver(false) };
+}
+
+/** Ask for the first pages, until there are so many rows; `next` is null if these are all. */
+async function pages(wanted) {
+  let found = [];
+  let next = null;
+  do {
+    const after = next ? `&after=${encodeURIComponent(next)}` : "";
+    const page = await ask("GET", `${PATH}?limit=${PAGE}${after}`);
+    found = found.concat(page.subscriptions);
+    next = page.next;
+  } while (next && found.length < wanted);
+  return { found, next };
 }
 
 function overview(found, choose) {
