@@ -203,6 +203,9 @@ class Edition(msgspec.Struct, frozen=True):
     port: str | None
     since: float
 
+    def wants(self, identifier: bytes) -> bool:
+        return self.port is None or b'"%b"' % self.port.encode() in identifier
+
 
 class Request(msgspec.Struct, frozen=True):
     """A request that a sink got."""
@@ -366,19 +369,32 @@ class World:
         """Return the first sequence that no filter explains the arrival or absence of, each from some cursor on."""
         editions, first = self.editions[name], 0
         slack = HEARD if self.shared else 0.1
-        if name == "queue":
-            slack = math.inf  # what was leased under an earlier filter comes again when its lease ends
+        if name in ("queue", "parking"):
+            slack = math.inf  # a lease, or a dead letter, of an earlier filter comes again when it ends, or is retried
+
+        def explains(number: int, identifier: bytes, time: float) -> bool:
+            until = editions[number + 1].since + slack if number + 1 < len(editions) else math.inf
+            return editions[number].wants(identifier) and editions[number].since <= time <= until
+
         for each in self.log.stored[:last]:
             times = arrived.get(each.sequence)
             missing = each.sequence in optional or each.sequence in self.removed
             for number in range(first, len(editions)):
-                edition = editions[number]
-                matches = edition.port is None or b'"%b"' % edition.port.encode() in each.identifier
-                until = editions[number + 1].since + slack if number + 1 < len(editions) else math.inf
-                if times is None and (missing or not matches):
+                wants = editions[number].wants(each.identifier)
+                if times is None and (missing or not wants):
                     break
-                if times is not None and matches and any(edition.since <= time <= until for time in times):
+                if times is not None and any(explains(number, each.identifier, time) for time in times):
                     break
+                if (
+                    times is not None
+                    and not wants
+                    and all(
+                        self._was_lost(time)
+                        and any(explains(earlier, each.identifier, time) for earlier in range(number))
+                        for time in times
+                    )
+                ):
+                    break  # sent under an earlier filter by a server that could not save how far it was
             else:
                 return each.sequence
             first = number
@@ -426,10 +442,30 @@ class World:
                         )
             if policy == "block":
                 sent = self._sent(name)
-                assert list(sent) == sorted(sent), "in order"
-                if sent:
-                    broken = self._unexplained(name, sent, max(sent), gone)
+                assert not self._disorder(name, sent), "in order"
+                lasting = [each for each, times in sent.items() if not self._was_lost_to(name, times[-1])]
+                if lasting:
+                    broken = self._unexplained(name, sent, max(lasting), gone)
                     assert broken is None, f"none is skipped, none comes that is not wanted: {name} {broken}"
+
+    def _disorder(self, name: str, sent: Mapping[int, Sequence[float]]) -> bool:
+        """Return whether one was first sent after a later one.
+
+        It may be if only the new filter wants it, and the place where that began was not the newest one: the server
+        that had sent the later one could not save that before it crashed.
+        """
+        highest = 0
+        for sequence, (first, *_) in sent.items():
+            if sequence < highest:
+                earlier = sent[highest][0]
+                if not (self._changed(name, earlier, first) and self._was_lost(earlier)):
+                    return True
+            highest = max(highest, sequence)
+        return False
+
+    def _was_lost_to(self, name: str, sent: float) -> bool:
+        """Return whether a change of the filter may begin before something that was sent earlier."""
+        return self._was_lost(sent) and self._changed(name, sent, self.loop.time())
 
     def _changed(self, name: str, start: float, end: float) -> bool:
         return any(start - HEARD <= edition.since <= end for edition in self.editions[name][1:])

@@ -22,7 +22,7 @@ from tests.subscriptions.simulation import make_schedule, simulate
 
 SCHEDULES = int(os.environ.get("AVISO_SCHEDULES", "200"))
 # beyond the usual ones: broken once, or by one of the defects below
-FOUND = (236, 333, 563, 596, 10_320, 10_617, 11_004, 14_049)
+FOUND = (236, 333, 563, 596, 1429, 1502, 10_320, 10_617, 11_004, 14_049)
 
 
 @pytest.fixture(autouse=True)

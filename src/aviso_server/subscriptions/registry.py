@@ -64,6 +64,7 @@ _FORGOTTEN_AFTER = 60.0  # seconds: then its record is removed
 _AT_ONCE = 256  # subscriptions that are looked at in one turn
 _GRACE = 2.0  # seconds that a request to a sink has to end before a subscription is stopped
 _STOP_SECONDS = 5.0  # for saving how far everything has come
+_STOP_ROUNDS = 3  # of it, as long as other servers change something at the same moment
 
 Guard = Callable[[Subscription, Filter], Awaitable[str | None]]
 """Says why the owner of a subscription may not have what it wants; None if they may."""
@@ -181,17 +182,30 @@ class Subscriptions:
         await self._save_places(0)
         for task in self._tasks:
             task.cancel()
-        for active in list(self._actives.values()):
-            self._release(active)
-            if self._records.shared and active.state.server == self.server:
-                active.state.server = ""
-                if active.delivery == "push":
-                    self._states.note(active)
-        if not await self._states.stop(_STOP_SECONDS):
+        if not await self._hand_back():
             logger.warning(
                 "how far subscriptions have come was not saved in time", extra={"event": "subscription.state.failed"}
             )
         self._client.close()
+
+    async def _hand_back(self) -> bool:
+        """Save all states, free for other servers to take; return whether there was time for it."""
+        saved = False
+        for _ in range(_STOP_ROUNDS):
+            for active in list(self._actives.values()):
+                self._release(active)
+                if self._records.shared and active.state.server == self.server:
+                    active.state.server = ""
+                    if active.delivery == "push":
+                        self._states.note(active)
+            saved = await self._states.stop(_STOP_SECONDS)
+            if not self._fenced_off:
+                break
+            for active in self._fenced_off:  # others have asked for something and not seen how far we are
+                with suppress(LogError):
+                    await self._reload_state(active)
+            self._fenced_off = set()
+        return saved
 
     # What there is
 
@@ -813,6 +827,7 @@ class Subscriptions:
                 for active in list(self._fenced_off):  # it may still be ours, or have been seen before it was fenced
                     if active.id in self._actives:
                         await self._reload_state(active)
+                        self._serve(active)
                     self._fenced_off.discard(active)
                 await self._take_over()
             except LogError as error:
