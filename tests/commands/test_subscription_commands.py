@@ -47,7 +47,9 @@ def test_from_create_to_delete(server: Server) -> None:
         publish(server.client, "x", 1, 2, 3, 10)
         until(lambda: as_json(server, "show", "mine")["delivered"] == 2)
         assert receiver.posts[1].headers["x-mine"] == "yes"
-        assert "thanks" in run(server, "show", "mine").stdout
+        shown = run(server, "show", "mine").stdout
+        assert "thanks" in shown
+        assert '{"sea":"x","height":{"lt":9}}' in shown
         (listed,) = as_json(server, "list")
         assert (listed["name"], listed["dead_letters"], listed["lag"]) == ("mine", 1, 0)
         assert "mine" in run(server, "list").stdout

@@ -45,6 +45,34 @@ def test_what_is_acknowledged_is_done(api: Api, sea: str) -> None:
     assert api.ok("POST", "/queue/ack", leases(rest))["unknown"] == leases(rest)["leases"], "only once"
 
 
+def test_what_nobody_pulls_grows_old(tmp_path: Path) -> None:
+    config = with_metrics(configuration())
+    with Server(config, tmp_path) as server:
+        api = Api(server.client)
+
+        def waits() -> bool:
+            """Whether the answer and the metric say so; both must agree."""
+            metric = scrape(server, config["metrics"]["port"]).value
+            in_metrics = metric("aviso_subscription_lag_seconds", event_type="wave", delivery="pull")
+            shown = api.show("queue")["lag_seconds"]
+            assert (in_metrics > 0) == (shown > 0)
+            return bool(shown > 0)
+
+        api.make("queue", {"sea": "x"})
+        assert not waits()
+        publish(api.client, "x", 1)
+        assert waits(), "nobody has come for it"
+        work = api.pull("queue")
+        assert waits(), "a worker has it, and has not acknowledged it"
+        api.ok("POST", "/queue/ack", leases(work))
+        assert not waits()
+        assert api.pull("queue") == []
+        publish(api.client, "y", 1)
+        until(lambda: not waits(), lambda: "what it does not want counts")
+        publish(api.client, "x", 2)
+        until(waits)
+
+
 def test_a_long_poll_ends_when_something_comes(api: Api, sea: str) -> None:
     api.make("queue", {"sea": sea})
     found: list[list[Any]] = []

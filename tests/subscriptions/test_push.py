@@ -389,6 +389,34 @@ def test_resuming_tries_at_once(tmp_path: Path) -> None:
         until(lambda: api.show("mine")["delivered"] == 1)
 
 
+def test_what_is_on_its_way_is_not_delivered_yet(api: Api, sea: str) -> None:
+    arrived, answered = threading.Event(), threading.Event()
+
+    def slow(got: Got) -> Reply:
+        arrived.set()
+        answered.wait(PATIENCE)
+        return Reply()
+
+    with Receiver(slow) as receiver:
+        api.push("mine", receiver.url, {"sea": sea})
+        publish(api.client, sea, 1)
+        assert arrived.wait(PATIENCE)
+        shown = api.show("mine")
+        answered.set()
+        assert (shown["lag"], shown["lag_seconds"] > 0) == (1, True)
+        until(lambda: api.show("mine")["lag_seconds"] == 0)
+
+
+def test_a_failing_sink_is_named_as_what_stands_in_the_way(api: Api, sea: str) -> None:
+    with Receiver(lambda got: Reply(503, body=b"not now")) as receiver:
+        api.push("mine", receiver.url, {"sea": sea})
+        publish(api.client, sea, 1)
+        until(lambda: api.show("mine")["health"] == "failing")
+        assert api.show("mine")["problem"] == "the sink answered 503"
+        receiver.answer = lambda got: Reply(None)
+        until(lambda: api.show("mine")["problem"] == "the connection was closed before an answer came")
+
+
 def test_one_slow_sink_costs_nobody_else_anything(api: Api, sea: str) -> None:
     stuck = threading.Event()
 

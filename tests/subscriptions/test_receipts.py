@@ -104,7 +104,8 @@ def test_a_complete_set_is_pushed_and_pulled_once(server: Server) -> None:
     wish = {"field": "height", "by": ["sea"], "expected": ["1", "2", "3"], "deadline_seconds": 3600}
     with Receiver() as receiver:
         api.push("sets", receiver.url, complete=wish)
-        api.make("queue", complete=wish)
+        types = api.make("queue", complete=wish)["types"]
+        assert types == ["int.ecmwf.aviso.aviso_complete", "int.ecmwf.aviso.aviso_incomplete"]
         publish(server.client, "north", 1, 3)
         publish(server.client, "south", 2)
         publish(server.client, "north", 2)

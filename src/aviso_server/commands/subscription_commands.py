@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import click
+import msgspec
 
 from aviso_server.commands.notifications import filter_option, read_identifier, read_limits
 from aviso_server.commands.server_connection import Server, server_options
@@ -149,11 +150,16 @@ def show(server: Server, name: str, as_json: bool) -> None:
     if as_json:
         print_json({**shown, "deliveries": deliveries})
         return
-    left_out = {"secret", "request_id", "identifier", "gaps", "types", "complete"}
-    print_table(("", ""), [(key, value) for key, value in shown.items() if key not in left_out and value is not None])
+    left_out = {"secret", "request_id", "types"}
+    known = {key: value for key, value in shown.items() if key not in left_out and value not in (None, "", [])}
+    print_table(("", ""), [(key, _text(value)) for key, value in known.items()])
     if deliveries:
         rows = [(each["time"], each["count"], each["status"], each["answer"][:60]) for each in deliveries]
         print_table(("time", "notifications", "status", "answer"), rows, "Last deliveries")
+
+
+def _text(value: Any) -> Any:
+    return msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
 
 
 def _simple(action: str, words: str) -> click.Command:

@@ -31,6 +31,7 @@ from aviso_server.log.base import Batching, StreamState, Waiting
 from aviso_server.model.lateness import Status
 from aviso_server.model.times import SECOND, parse_instant
 from aviso_server.subscriptions.active import Tally as SubscriptionTally
+from aviso_server.subscriptions.lag import longest_lags, place
 from aviso_server.subscriptions.subscription import Status as SubscriptionStatus
 
 __all__ = ["SERIES", "MetricsApp"]
@@ -111,8 +112,8 @@ _GAUGES = {
     "read.",
     "aviso_subscriptions_blocked": "Subscriptions that wait behind a notification which their sink does not take.",
     "aviso_subscription_lag{event_type,delivery}": "Sequences that the subscription furthest behind has not come to.",
-    "aviso_subscription_lag_seconds{event_type,delivery}": "Age of the oldest notification that was read for a "
-    "subscription and not delivered.",
+    "aviso_subscription_lag_seconds{event_type,delivery}": "Age of the oldest notification that a subscription "
+    "of this server has not delivered, or not come to.",
     "aviso_subscription_in_flight": "Notifications that workers have.",
     "aviso_subscription_dead_letters{delivery}": "Dead letters that are kept.",
     "aviso_connections_active": "Clients that are connected.",
@@ -155,12 +156,15 @@ _ROUTES = {"watch": "/api/v1/watch", "replay": "/api/v1/replay"}
 _AUTH_MODES = ("direct", "trusted_proxy")
 
 
-def families(service: Service, streams: Mapping[str, StreamState]) -> Iterator[Metric]:
-    """Yield all series; `streams` is what the log holds, by the event type that labels it."""
+def families(
+    service: Service, streams: Mapping[str, StreamState], waited: Mapping[tuple[str, str], float]
+) -> Iterator[Metric]:
+    """Yield all series; `streams` is what the log holds, `waited` how long subscriptions are behind, by event type."""
     for part in (_requests, _operations, _open_streams, _auth, _delivery, _lateness, _process):
         yield from itertools.starmap(_family, part(service))
-    for counted in (_log, _archive, _subscriptions):
+    for counted in (_log, _archive):
         yield from itertools.starmap(_family, counted(service, streams))
+    yield from itertools.starmap(_family, _subscriptions(service, streams, waited))
     threads = GaugeMetricFamily("process_threads", "Number of OS threads in the process.")
     threads.add_metric((), _threads())
     yield threads
@@ -306,13 +310,15 @@ _DELIVERIES = ("push", "pull")
 _STATUSES = get_args(SubscriptionStatus)
 
 
-def _subscriptions(service: Service, streams: Mapping[str, StreamState]) -> Samples:
+def _subscriptions(
+    service: Service, streams: Mapping[str, StreamState], waited: Mapping[tuple[str, str], float]
+) -> Samples:
     """Yield the series of subscriptions, with zeros on a server without them."""
     known = service.subscriptions
     counts = {(delivery, status): 0 for delivery in _DELIVERIES for status in _STATUSES}
     failing, letters = dict.fromkeys(_DELIVERIES, 0), dict.fromkeys(_DELIVERIES, 0)
     lags = {(name, delivery): 0 for name in service.catalogue.event_types for delivery in _DELIVERIES}
-    ages = dict.fromkeys(lags, 0.0)
+    ages = {kind: waited.get(kind, 0.0) for kind in lags}
     blocked = in_flight = 0
     for active in () if known is None else known.all:
         delivery, state = active.delivery, active.state
@@ -325,9 +331,7 @@ def _subscriptions(service: Service, streams: Mapping[str, StreamState]) -> Samp
         failing[delivery] += bool(state.attempts or active.problem)
         name = "" if active.wanted is None else active.wanted.event_type
         if known is not None and (name, delivery) in lags and name in streams:
-            lags[name, delivery] = max(lags[name, delivery], streams[name].last + 1 - known.place(active))
-            if active.cursor is not None and active.cursor.waiting:
-                ages[name, delivery] = max(ages[name, delivery], known.lag_seconds(active))
+            lags[name, delivery] = max(lags[name, delivery], streams[name].last + 1 - place(active))
     tally = SubscriptionTally() if known is None else known.tally
     yield "aviso_subscriptions", counts
     yield "aviso_subscriptions_failing", failing
@@ -398,6 +402,7 @@ class MetricsApp:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._streams: dict[str, StreamState] = {}  # what the log said last
+        self._waited: Mapping[tuple[str, str], float] = {}  # the same of what subscriptions wait for
         self._process = ProcessCollector(registry=None)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -413,7 +418,7 @@ class MetricsApp:
     async def _written(self) -> bytes:
         """Write all series, in a thread: with hundreds of event types that takes long."""
         found = []
-        for family in itertools.chain(families(self._service, self._streams), self._process.collect()):
+        for family in itertools.chain(families(self._service, self._streams, self._waited), self._process.collect()):
             found.append(family)
             await asyncio.sleep(0)
         return await asyncio.to_thread(lambda: b"".join([generate_latest(_Family(family)) for family in found]))
@@ -423,6 +428,9 @@ class MetricsApp:
         try:
             async with asyncio.timeout(_LOG_SECONDS):
                 self._streams = await _held(self._service)
+                if (known := self._service.subscriptions) is not None:
+                    lasts = {name: state.last for name, state in self._streams.items()}
+                    self._waited = await longest_lags(self._service.log, known.served(), lasts, self._service.clock())
         except (LogError, TimeoutError) as error:
             logger.debug("the log does not say what it holds: %s", error, extra={"event": "metrics.log.unavailable"})
 

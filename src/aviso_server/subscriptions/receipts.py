@@ -21,7 +21,7 @@ from aviso_server.model.times import SECOND, event_time, parse_instant
 from aviso_server.subscriptions.cursor import Event
 from aviso_server.subscriptions.subscription import Collected, OpenSet, ReceiptWish, State
 
-__all__ = ["AT_ONCE", "Sets", "close_overdue", "collect", "learn", "learned", "next_deadline"]
+__all__ = ["AT_ONCE", "COMPLETE", "INCOMPLETE", "Sets", "close_overdue", "collect", "learn", "learned", "next_deadline"]
 
 COMPLETE = "int.ecmwf.aviso.aviso_complete"
 INCOMPLETE = "int.ecmwf.aviso.aviso_incomplete"

@@ -25,10 +25,11 @@ from aviso_server.errors import InvalidRequest, LogError, LogUnavailable, Reques
 from aviso_server.log.base import Change, Record
 from aviso_server.model.event_type import Catalogue, EventType, read_point
 from aviso_server.model.filter import Filter
-from aviso_server.model.times import SECOND, Span, parse_instant
+from aviso_server.model.times import SECOND, Span
 from aviso_server.subscriptions.active import Active, StateWriter, Tally, state_key
 from aviso_server.subscriptions.cursor import Cursor, event_chunks
 from aviso_server.subscriptions.dead_letters import DeadLetter, DeadLetters
+from aviso_server.subscriptions.lag import idle_place
 from aviso_server.subscriptions.names import Names, NameTaken
 from aviso_server.subscriptions.pull import Puller
 from aviso_server.subscriptions.push import Attempt, Pusher, RetryPolicy
@@ -230,24 +231,17 @@ class Subscriptions:
             raise NoSuchSubscription(name)
         return active
 
-    async def lag(self, active: Active) -> int:
-        """Return how many sequences of its stream a subscription has not come to yet."""
-        if active.wanted is None:
-            return 0
-        last = (await self._hub.store.state(active.wanted.stream)).last
-        return max(0, last + 1 - self.place(active))
+    def served(self) -> list[Active]:
+        """Return the active ones that this server delivers, or that workers came to it for last."""
+        alive = self._alive_now() if self._records.shared else set[str]()
+        return [each for each in self._actives.values() if each.status == "active" and self._serves(each, alive)]
 
-    def place(self, active: Active) -> int:
-        """Return the sequence that a subscription has come to: everything before it is done."""
-        waiting = min([each for each in active.state.leased if each > 0], default=active.state.next)
-        return waiting if waiting < active.state.next else max(active.state.next, self._idle_place(active))
-
-    def lag_seconds(self, active: Active) -> float:
-        """Return how old the oldest notification is that was read and not delivered."""
-        if active.cursor is None or not active.cursor.waiting:
-            return 0.0
-        found = msgspec.json.decode(active.cursor.waiting[0].body, type=_Timed)
-        return max(0.0, (self._clock() - parse_instant("time", found.time)) / SECOND)
+    def _serves(self, active: Active, alive: Collection[str]) -> bool:
+        if not self._records.shared:
+            return True
+        state = active.state
+        holder = state.server if active.delivery == "push" else state.by or state.server
+        return holder == self.server if holder in alive else self._is_heir(active, alive)
 
     # Changes
 
@@ -491,7 +485,7 @@ class Subscriptions:
 
     def _release(self, active: Active) -> None:
         """Stop delivering."""
-        active.state.next = max(active.state.next, self._idle_place(active))
+        active.state.next = max(active.state.next, idle_place(active))
         self._timers.discard(active)
         self.puller.close(active)
         active.close()
@@ -563,13 +557,13 @@ class Subscriptions:
             behind = [
                 each
                 for each in actives[start : start + _AT_ONCE]
-                if each.id in self._actives and self._idle_place(each) > each.state.next + step
+                if each.id in self._actives and idle_place(each) > each.state.next + step
             ]
             await asyncio.gather(*[self._save_place(active) for active in behind])
             await asyncio.sleep(0)
 
     async def _save_place(self, active: Active) -> None:
-        place, edition = self._idle_place(active), active.state.edition
+        place, edition = idle_place(active), active.state.edition
 
         def advance(state: State) -> None:
             if state.edition == edition:
@@ -581,15 +575,6 @@ class Subscriptions:
             return
         with suppress(LogError):  # there is another time
             await self.puller.change(active, advance)
-
-    def _idle_place(self, active: Active) -> int:
-        """Return up to where nothing more is to be delivered; 0 if something is, or nobody knows."""
-        cursor = active.cursor
-        if cursor is None or not cursor.live or cursor.waiting or active.task is not None or active.state.attempts:
-            return 0
-        if active.state.sending:
-            return 0
-        return cursor.next
 
     # Storing
 
@@ -857,7 +842,7 @@ class Subscriptions:
             if now - seen > _FORGOTTEN_AFTER:
                 await self._records.save([Change(f"server.{name}", b"", revision)])
                 del self._alive[name]
-        alive = {name for name, (_, seen) in self._alive.items() if now - seen < _DEAD_AFTER} | {self.server}
+        alive = self._alive_now()
         for number, active in enumerate(list(self._actives.values())):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -867,7 +852,7 @@ class Subscriptions:
             holder = active.state.server
             if holder in alive or not active.state_revision:
                 continue
-            if max(alive, key=lambda name: _weight(name, active.id)) != self.server:
+            if not self._is_heir(active, alive):
                 continue
             state = active.state.copy()
             state.server = state.by = self.server
@@ -882,9 +867,13 @@ class Subscriptions:
             )
             self._serve(active)
 
+    def _alive_now(self) -> set[str]:
+        now = asyncio.get_running_loop().time()
+        return {name for name, (_, seen) in self._alive.items() if now - seen < _DEAD_AFTER} | {self.server}
 
-class _Timed(msgspec.Struct, gc=False):
-    time: str
+    def _is_heir(self, active: Active, alive: Collection[str]) -> bool:
+        """Return whether this server is the one of all that takes over what nobody serves."""
+        return max(alive, key=lambda name: _weight(name, active.id)) == self.server
 
 
 def _weight(server: str, subscription: str) -> bytes:

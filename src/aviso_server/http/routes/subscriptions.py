@@ -22,8 +22,10 @@ from aviso_server.model.json_text import loads, quoted
 from aviso_server.model.times import Instant, event_time, read_start
 from aviso_server.subscriptions.active import Active
 from aviso_server.subscriptions.dead_letters import DeadLetter
+from aviso_server.subscriptions.lag import lag, lag_seconds, place
 from aviso_server.subscriptions.names import NameTaken
 from aviso_server.subscriptions.push import Attempt
+from aviso_server.subscriptions.receipts import COMPLETE, INCOMPLETE
 from aviso_server.subscriptions.registry import NoSuchSubscription, Subscriptions, TooMany
 from aviso_server.subscriptions.subscription import (
     ANYBODY,
@@ -221,7 +223,10 @@ class SubscriptionAnswer(Answer, frozen=True, kw_only=True):
     problem: Annotated[str, Meta(description="What stands in the way now.")]
     next_sequence: Annotated[Count, Meta(description="Everything before it is done.")]
     lag: Annotated[Count | None, Meta(description="Sequences of the stream that it has not come to; null if secret.")]
-    lag_seconds: Annotated[float, Meta(ge=0, description="Age of the oldest that waits.")]
+    lag_seconds: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="Age of the oldest that it has not delivered, or not come to; null if secret."),
+    ]
     in_flight: Annotated[Count, Meta(description="Notifications that workers have.")]
     delivered: Count
     dead_letters: Count
@@ -656,6 +661,9 @@ async def _shown(request: Request, active: Active, secret: str | None = None) ->
     subscription, wanted, state = active.subscription, active.definition, active.state
     knows = active.wanted is not None and service.may_know(active.wanted.stream, request.user)
     health: Literal["ok", "failing", "blocked", "stopped"] = "ok"
+    problem = active.problem
+    if state.attempts and not problem and (tried := subscriptions.pusher.attempts.of(active.id)):
+        problem = f"the sink answered {tried[0].status}" if tried[0].status else tried[0].answer
     if subscription.status != "active" or active.wanted is None:
         health = "stopped"
     elif state.blocked:
@@ -666,7 +674,7 @@ async def _shown(request: Request, active: Active, secret: str | None = None) ->
         id=subscription.id,
         name=wanted.name,
         owner=subscription.owner.key.strip("/"),
-        types=[f"int.ecmwf.aviso.{wanted.event_type}"],
+        types=[f"int.ecmwf.aviso.{wanted.event_type}"] if wanted.complete is None else [COMPLETE, INCOMPLETE],
         event_type=wanted.event_type,
         identifier=wanted.identifier,
         delivery=wanted.delivery,
@@ -684,10 +692,10 @@ async def _shown(request: Request, active: Active, secret: str | None = None) ->
         status=subscription.status,
         reason=subscription.reason,
         health=health,
-        problem=active.problem,
-        next_sequence=subscriptions.place(active),
-        lag=await subscriptions.lag(active) if knows else None,
-        lag_seconds=subscriptions.lag_seconds(active),
+        problem=problem,
+        next_sequence=place(active),
+        lag=await lag(service.hub.store, active) if knows else None,
+        lag_seconds=await lag_seconds(service.hub.store, active, service.clock()) if knows else None,
         in_flight=len(state.leased),
         delivered=state.delivered,
         dead_letters=state.parked,

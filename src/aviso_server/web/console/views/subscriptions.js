@@ -135,6 +135,7 @@ function about(one, tried, dead, act) {
   const paused = one.status !== "active";
   const facts = [
     ["Filter", JSON.stringify(one.identifier)], ["Goes to", one.sink ?? "workers that pull"], ["Next sequence", count(one.next_sequence)],
+    ["Oldest that waits", one.lag_seconds && `${count(Math.ceil(one.lag_seconds))} s old`],
     ["Delivered", count(one.delivered)], ["Why not", one.reason || one.problem], ["Next attempt", one.next_attempt],
   ].filter(([, value]) => value);
   const push = one.delivery === "push";
