@@ -66,6 +66,11 @@ def test_keep_see_and_mend(server: Server, visit: Visit) -> None:
         letters = page.get_by_role("table", name="Dead letters")
         expect(letters).to_contain_text("not today")
         expect(page.get_by_role("table", name="Last deliveries").get_by_role("row")).to_have_count(4)
+        tried = page.get_by_role("table", name="Last deliveries").get_by_role("row").nth(1)
+        tried.locator("summary").click()
+        expect(tried.locator("pre")).to_contain_text("webhook-id: msg_")
+        page.get_by_role("button", name="Pause").click(trial=True)  # no other button lies over it
+        page.get_by_role("button", name="Skip all").click(trial=True)
         healed = True
         assert visit.accessibility() == []
         page.get_by_role("button", name="Retry all").click()

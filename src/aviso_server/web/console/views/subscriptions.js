@@ -142,22 +142,30 @@ function about(one, tried, dead, act) {
   return [
     element("h2", {}, one.name),
     element("dl", { class: "facts" }, facts.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)])),
-    element("div", { class: "row actions" },
+    element("div", { class: "row" },
       button(paused ? "Resume" : "Pause", () => act(paused ? "/resume" : "/pause", paused ? "Resumed" : "Paused")),
       push && button("Send a test", () => act("/test", "Test sent")),
       button("Delete", () => confirm(`Delete ${one.name}?`) && act("", "Deleted", undefined, "DELETE"))),
     push && element("h3", {}, "Last deliveries"),
     push && element("div", { class: "wide" }, table("Last deliveries", ["Time", "Notifications", "Request", "Status", "Answer"],
-      tried.map((each) => [each.time, count(each.count), element("code", {}, each.request.slice(0, 120)), each.status || "none", each.answer.slice(0, 200)]),
+      tried.map((each) => [each.time, count(each.count), requestOf(each), each.status || "none", each.answer.slice(0, 200)]),
       "Nothing was sent yet.")),
     element("h3", {}, "Dead letters"),
-    dead.length > 0 && element("div", { class: "row actions" },
+    dead.length > 0 && element("div", { class: "row" },
       button("Retry all", () => act("/dead/retry", "On the way", {})), button("Skip all", () => act("/dead/skip", "Given up", {}))),
     element("div", { class: "wide" }, table("Dead letters", ["Sequence", "Attempts", "Status", "Answer", "Action"],
       dead.map((each) => [count(each.sequence), count(each.attempts), each.status || "none", each.answer.slice(0, 200),
         button("Retry", () => act("/dead/retry", "On the way", { sequences: [each.sequence] }), { "aria-label": `Retry ${each.sequence}` })]),
       "None.")),
   ].filter(Boolean);
+}
+
+/** A request as its beginning; its headers and the whole on demand. */
+function requestOf(tried) {
+  const headers = Object.entries(tried.request_headers).map(([name, value]) => `${name}: ${value}`);
+  return element("details", {},
+    element("summary", {}, element("code", {}, tried.request.slice(0, 120))),
+    element("pre", {}, element("code", {}, [...headers, "", tried.request].join("\n"))));
 }
 
 function form(request, submit) {
