@@ -15,6 +15,7 @@ import pytest
 from aviso_server.log.jetstream.local_broker import LocalBroker
 from tests.harness import Server
 from tests.harness.broker import single
+from tests.harness.metrics import scrape, with_metrics
 from tests.subscriptions.receiver import Receiver, until
 from tests.subscriptions.scene import Api, configuration, publish
 from tests.subscriptions.test_registry import check_at_least_once
@@ -69,6 +70,30 @@ def test_any_server_knows_and_changes_what_another_has_made(servers: list[Server
         assert len(receiver.posts) == 2
         two.ok("DELETE", "/mine")
         until(lambda: one.call("GET", "/mine").status == 404)
+
+
+def test_the_server_that_workers_come_to_says_how_far_they_are(config: dict[str, Any], tmp_path: Path) -> None:
+    configs = [with_metrics(config) for _ in range(2)]
+    with Server(configs[0], tmp_path / "one") as one, Server(configs[1], tmp_path / "two") as two:
+
+        def lags(series: str) -> list[bool]:
+            """Which of the servers report that something waits."""
+            found = [scrape(server, each["metrics"]["port"]) for server, each in zip((one, two), configs, strict=True)]
+            return [each.value(series, event_type="wave", delivery="pull") > 0 for each in found]
+
+        made, used = Api(one.client), Api(two.client)
+        made.make("queue", {"sea": "a"})
+        until(lambda: used.call("GET", "/queue").status == 200)
+        publish(two.client, "a", 1)
+        for series in ("aviso_subscription_lag", "aviso_subscription_lag_seconds"):
+            assert lags(series) == [True, False], "nobody has come: it is that of the server where it was made"
+        (work,) = used.pull("queue", max=5, wait_seconds=30)
+        used.ok("POST", "/queue/ack", {"leases": [work["lease"]]})
+        publish(two.client, "b", 1)
+        for series in ("aviso_subscription_lag", "aviso_subscription_lag_seconds"):
+            until(lambda series=series: lags(series) == [False, False])  # type: ignore[misc]  # a default binds it
+        made.ok("DELETE", "/queue")
+        one.client.wipe_all()
 
 
 def test_a_name_is_given_away_once_over_all_servers(servers: list[Server]) -> None:

@@ -108,10 +108,11 @@ _GAUGES = {
     "aviso_lateness_watched{event_type}": "Combinations that are expected at some time.",
     "aviso_lateness_overdue{event_type}": "Expected notifications that are overdue.",
     "aviso_subscriptions{delivery,status}": "Subscriptions that this server knows.",
-    "aviso_subscriptions_failing{delivery}": "Active subscriptions whose sink fails, or whose owner may no longer "
-    "read.",
+    "aviso_subscriptions_failing{delivery}": "Active subscriptions of this server whose sink fails, or whose owner "
+    "may no longer read.",
     "aviso_subscriptions_blocked": "Subscriptions that wait behind a notification which their sink does not take.",
-    "aviso_subscription_lag{event_type,delivery}": "Sequences that the subscription furthest behind has not come to.",
+    "aviso_subscription_lag{event_type,delivery}": "Sequences that the subscription of this server "
+    "that is furthest behind has not come to.",
     "aviso_subscription_lag_seconds{event_type,delivery}": "Age of the oldest notification that a subscription "
     "of this server has not delivered, or not come to.",
     "aviso_subscription_in_flight": "Notifications that workers have.",
@@ -326,11 +327,10 @@ def _subscriptions(
         letters[delivery] += state.parked
         in_flight += len(state.leased)
         blocked += state.blocked
-        if active.status != "active":
-            continue
-        failing[delivery] += bool(state.attempts or active.problem)
-        name = "" if active.wanted is None else active.wanted.event_type
-        if known is not None and (name, delivery) in lags and name in streams:
+    for active in () if known is None else known.served():
+        delivery, name = active.delivery, "" if active.wanted is None else active.wanted.event_type
+        failing[delivery] += bool(active.state.attempts or active.problem)
+        if (name, delivery) in lags and name in streams:
             lags[name, delivery] = max(lags[name, delivery], streams[name].last + 1 - place(active))
     tally = SubscriptionTally() if known is None else known.tally
     yield "aviso_subscriptions", counts
