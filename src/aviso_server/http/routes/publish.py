@@ -214,15 +214,16 @@ async def _publish(
         for one in accepted:
             tally.notifications[one.label, "error"] += 1
         raise
-    async for some in _slices(list(zip(accepted, stored, strict=True))):
-        for one, outcome in some:
-            label = one.label
-            if not isinstance(outcome, Appended):
-                tally.notifications[label, "error"] += 1
-                continue
-            tally.notifications[label, "success"] += 1
-            if outcome.repeated:
-                tally.replayed[label] += 1
+    for place, (one, outcome) in enumerate(zip(accepted, stored, strict=True), 1):
+        if place % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        label = one.label
+        if not isinstance(outcome, Appended):
+            tally.notifications[label, "error"] += 1
+            continue
+        tally.notifications[label, "success"] += 1
+        if outcome.repeated:
+            tally.replayed[label] += 1
     if alone is not None:
         _log_processed(accepted[0], request.id)
     if len(accepted) == len(checked):
