@@ -300,6 +300,6 @@ def test_the_measurement_tells_a_square() -> None:
     async def run() -> None:
         async with Backtracking(auth=False) as caller:
             with pytest.raises(pytest.fail.Exception, match="a quarter of it"):
-                await check(caller, "path / str", 8192)
+                await check(caller, "path / str", 16_384)  # long enough that it is not QUICK
 
     asyncio.run(run())
