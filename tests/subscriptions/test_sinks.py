@@ -218,10 +218,9 @@ def test_the_name_is_looked_up_once_and_the_answer_is_what_is_connected_to(monke
     assert "sink.example" not in looked_up
 
 
-def test_names_that_hang_keep_nobody_else_waiting(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred sinks whose names nobody answers for, some of them the same, and one that is well."""
-    real, over = socket.getaddrinfo, threading.Event()
-    asked: list[str] = []
+def hang_names(monkeypatch: pytest.MonkeyPatch, over: threading.Event, asked: list[str]) -> None:
+    """Have lookups of names in .example hang until it is over, and note them."""
+    real = socket.getaddrinfo
 
     def hanging(host: str | bytes | None, *rest: Any, **more: Any) -> Any:
         if str(host).endswith(".example"):
@@ -231,6 +230,12 @@ def test_names_that_hang_keep_nobody_else_waiting(receiver: Receiver, monkeypatc
         return real(host, *rest, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", hanging)
+
+
+def test_names_that_hang_keep_nobody_else_waiting(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred sinks whose names nobody answers for, some of them the same, and one that is well."""
+    over, asked = threading.Event(), list[str]()
+    hang_names(monkeypatch, over, asked)
     client = SinkClient(SinkRules(["*.example", "localhost"]), PATIENCE)
 
     async def run() -> None:
@@ -258,15 +263,8 @@ def test_no_more_names_are_looked_up_at_a_time_than_there_are_places(
 ) -> None:
     """More names hang than are looked up at a time: threads stay few, the next name waits, what needs none does not."""
     monkeypatch.setattr("aviso_server.subscriptions.sinks._LOOKUPS", 20)
-    real, over = socket.getaddrinfo, threading.Event()
-
-    def hanging(host: str | bytes | None, *rest: Any, **more: Any) -> Any:
-        if str(host).endswith(".example"):
-            over.wait(PATIENCE)
-            raise socket.gaierror("nobody knows it")
-        return real(host, *rest, **more)
-
-    monkeypatch.setattr(socket, "getaddrinfo", hanging)
+    over = threading.Event()
+    hang_names(monkeypatch, over, [])
     client = SinkClient(SinkRules(["*.example", "localhost", "127.0.0.1"]), PATIENCE)
 
     async def send_to(host: str, key: str = "") -> int:
